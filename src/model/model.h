@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transformer that a config.json describes: blocks, parameters, counts.
+ *
+ * A model is embedding, blocks 0..n_layer-1, final norm, head.  Blocks of one kind are alike
+ * (`kinds`); a family whose layers differ (leading dense layers, sliding windows in every
+ * other layer) has several.  A kind lists its parameters in the order in which they lie in
+ * the flat parameter of the block: q, k, v adjacent and gate, up adjacent, so that each is
+ * one matrix product.  Nothing here knows about ranks or time.
+ */
+#ifndef SMP_MODEL_MODEL_H
+#define SMP_MODEL_MODEL_H
+
+#include "base/arena.h"
+#include "smp.h"
+
+typedef enum smp_norm_kind { SMP_NORM_RMS, SMP_NORM_LAYER } smp_norm_kind;
+typedef enum smp_activation {
+    SMP_ACT_SILU, SMP_ACT_GELU, SMP_ACT_GELU_TANH, SMP_ACT_RELU, SMP_ACT_QUICK_GELU
+} smp_activation;
+typedef enum smp_rope_scaling {
+    SMP_ROPE_PLAIN, SMP_ROPE_LINEAR, SMP_ROPE_DYNAMIC, SMP_ROPE_YARN, SMP_ROPE_LONGROPE,
+    SMP_ROPE_LLAMA3
+} smp_rope_scaling;
+typedef enum smp_position_kind { SMP_POSITION_NONE, SMP_POSITION_ROPE, SMP_POSITION_LEARNED, SMP_POSITION_ALIBI } smp_position_kind;
+
+/* How tensor parallelism of degree t splits a parameter, by its first dimension (out
+ * features; a Conv1D weight is declared by its logical [out, in] and marked). */
+typedef enum smp_split {
+    SMP_SPLIT_NONE,   /* a whole copy on each rank */
+    SMP_SPLIT_OUT,    /* column parallel: out features / t */
+    SMP_SPLIT_KV,     /* column parallel over kv heads; fewer heads than t: copies */
+    SMP_SPLIT_IN,     /* row parallel: in features / t */
+    SMP_SPLIT_VOCAB,  /* vocabulary / t, padded to a multiple of t */
+    SMP_SPLIT_EXPERT_OUT, SMP_SPLIT_EXPERT_IN /* as OUT and IN inside one expert */
+} smp_split;
+
+/* What a parameter is for.  The order is that of the flat parameter of a unit. */
+typedef enum smp_role {
+    SMP_ROLE_EMBED, SMP_ROLE_POSITION,
+    SMP_ROLE_NORM1_W, SMP_ROLE_NORM1_B,
+    SMP_ROLE_Q_W, SMP_ROLE_K_W, SMP_ROLE_V_W, SMP_ROLE_Q_B, SMP_ROLE_K_B, SMP_ROLE_V_B,
+    SMP_ROLE_Q_NORM_W, SMP_ROLE_K_NORM_W,
+    SMP_ROLE_O_W, SMP_ROLE_O_B,
+    SMP_ROLE_NORM2_W, SMP_ROLE_NORM2_B,
+    SMP_ROLE_GATE_W, SMP_ROLE_UP_W, SMP_ROLE_GATE_B, SMP_ROLE_UP_B,
+    SMP_ROLE_DOWN_W, SMP_ROLE_DOWN_B,
+    SMP_ROLE_FINAL_NORM_W, SMP_ROLE_FINAL_NORM_B,
+    SMP_ROLE_HEAD_W, SMP_ROLE_HEAD_B,
+    SMP_ROLES
+} smp_role;
+
+typedef struct smp_param {
+    smp_role role;
+    const char *name;   /* Hugging Face name, "{}" for the layer number */
+    uint32_t n_dim;     /* 1 or 2; fused tensors of the checkpoint appear as the parts
+                           they consist of only in `role`; `name` is then the same */
+    uint64_t shape[2];  /* [out, in], [vocabulary, hidden] or [features] */
+    smp_split split;
+    bool transposed;    /* the checkpoint stores [in, out] (Conv1D) */
+} smp_param;
+
+typedef struct smp_attention {
+    uint32_t heads, kv_heads, head_dim;
+    bool qkv_bias, out_bias, qk_norm;
+    uint32_t window;      /* sliding window in tokens, 0: none */
+    double dropout;       /* on the probabilities */
+} smp_attention;
+
+typedef struct smp_mlp {
+    uint64_t ffn;
+    bool gated;
+    bool bias;
+    smp_activation activation;
+} smp_mlp;
+
+/* A kind of block. */
+typedef struct smp_block {
+    smp_norm_kind norm;
+    bool norm_bias;
+    bool parallel_residual; /* x + attention(norm1 x) + mlp(norm2 x) */
+    double residual_dropout;
+    smp_attention attention;
+    smp_mlp mlp;
+    smp_param *params;
+    uint32_t n_param;
+} smp_block;
+
+struct smp_model {
+    smp_arena *arena;      /* owns everything below */
+    const char *name;      /* as given by the user, without directories and suffix */
+    const char *family;    /* model_type */
+    const char *config;    /* text of the config.json, for plan files */
+    uint32_t n_layer;
+    uint64_t hidden;
+    uint64_t vocab;
+    uint64_t max_positions; /* 0: unknown */
+    bool tied;              /* head and embedding are one parameter */
+    smp_position_kind position;
+    double rope_theta;
+    double rotary_frac;     /* of head_dim that is rotated */
+    smp_rope_scaling rope_scaling;
+    double rope_factor, rope_low_freq, rope_high_freq, rope_original_positions;
+    double embedding_dropout;
+    double norm_eps, initializer_range;
+    smp_block *kinds;
+    uint32_t n_kind;
+    uint8_t *kind_of_layer; /* n_layer entries */
+    smp_param *root;        /* embedding, positions, final norm, head (absent when tied) */
+    uint32_t n_root;
+    uint64_t parameters, active_parameters;
+};
+
+/* Reads a model from the text of a config.json; `place_name` stands for the file. */
+SMP_CHECK smp_status smp_model_parse(const char *text, size_t n, const char *place_name,
+                                     const char *model_name, smp_errors *errors,
+                                     smp_model **model_p);
+static inline const smp_block *smp_model_block(const smp_model *model, uint32_t layer)
+{
+    return &model->kinds[model->kind_of_layer[layer]];
+}
+uint64_t smp_param_elems(const smp_param *param);
+/* Elements of the parameter on one tensor rank of degree t: split, padded, or copied. */
+uint64_t smp_param_local_elems(const smp_model *model, const smp_block *block_or_null,
+                               const smp_param *param, uint32_t tensor_degree);
+/* Key-value heads of one tensor rank: kv_heads / t, at least 1. */
+uint32_t smp_local_kv_heads(uint32_t kv_heads, uint32_t tensor_degree);
+/* Vocabulary of one tensor rank: padded up to a multiple of t, divided by t. */
+uint64_t smp_local_vocab(uint64_t vocab, uint32_t tensor_degree);
+
+#endif
