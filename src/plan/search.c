@@ -524,16 +524,16 @@ static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_e
     if (st != SMP_OK) {
         return st;
     }
+    const bool host = best.found.report.memory.peak_bytes <=
+                      smp_memory_limit(&best.found.report, plan->options.margin_frac);
     char fitting[64] = "no number of GPUs tried would fit";
     if (plan->fitting_gpus > 0) {
         snprintf(fitting, sizeof fitting, "%u GPUs would fit", plan->fitting_gpus);
     }
     return smp_fail(errors, SMP_INFEASIBLE, NULL,
-                    "nothing fits %s on %u GPUs: the nearest configuration lacks %s per %s; %s",
+                    "no configuration of %s fits on %u GPUs: the nearest lacks %s per %s; %s",
                     plan->job.model->name, plan->job.cluster->gpus,
-                    smp_show_bytes(best.excess_bytes),
-                    smp_report_excess(&best.found.report, plan->options.margin_frac) >
-                            0 && best.found.report.memory.margin_bytes >= 0 ? "node" : "GPU",
+                    smp_show_bytes(best.excess_bytes), host ? "node (host memory)" : "GPU",
                     fitting);
 }
 
