@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a task costs: cluster description, profile, and the models that join them.
+ *
+ * A cluster says what hardware there is and how it is linked; a profile says what one GPU
+ * type does with a kernel or a collective: figures, each with its source, and, from later
+ * calibration, measured samples and fits.  A cost is kept as its factors, so that it can be
+ * explained; seconds become picoseconds once, in the simulator.
+ */
+#ifndef SMP_COST_COST_H
+#define SMP_COST_COST_H
+
+#include "base/json.h"
+#include "smp.h"
+#include "step/program.h"
+
+/* A number and where it comes from. */
+typedef struct smp_figure { double value; const char *source; } smp_figure;
+
+typedef enum smp_link_kind { SMP_LINK_PCIE, SMP_LINK_NVLINK, SMP_LINK_MEMORY } smp_link_kind;
+
+struct smp_cluster {
+    smp_arena *arena;
+    const char *name;
+    char *text;              /* the JSON, for plan files */
+    const char *gpu;         /* profile name */
+    uint32_t nodes_in_file, nodes, gpus_per_node, gpus; /* gpus: in use */
+    smp_figure memory_bytes; /* per GPU, what the driver reports */
+    smp_link_kind link;      /* between the GPUs of a node */
+    smp_figure link_Bps;     /* one GPU, one direction */
+    smp_figure nic_Bps;      /* one port, one direction */
+    uint32_t nics;           /* ports per node */
+    smp_figure nic_latency_s;
+    bool nvls;               /* switch does reductions */
+    smp_figure pcie_Bps;     /* host to device, one direction */
+    smp_figure host_memory_bytes; /* per node */
+    smp_figure price_per_gpu_hour; /* 0: unknown */
+    const char *currency;
+};
+
+struct smp_profile {
+    smp_arena *arena;
+    const char *name;
+    char *text;              /* the JSON, for plan files */
+    const char *gpu_title;   /* "NVIDIA H100 SXM5 80 GB" */
+    uint32_t compute_capability; /* 70, 80, 89, 90, 100; 0: not an NVIDIA GPU */
+    smp_figure peak_flops[SMP_DTYPES]; /* dense; 0: not supported */
+    smp_figure memory_Bps;
+    smp_figure matmul_efficiency, attention_efficiency, attention_grad_efficiency, memory_efficiency;
+    smp_figure copy_efficiency; /* of pcie_Bps */
+    smp_figure copy_latency_s;
+    smp_figure launch_s;     /* between kernels of a captured graph */
+    smp_figure host_launch_s; /* per kernel launched by the host: other stacks */
+    smp_figure context_bytes;
+    smp_figure spread;       /* relative standard deviation of a kernel's time */
+    smp_figure collective_spread;
+};
+
+typedef enum smp_algorithm { SMP_ALGO_RING, SMP_ALGO_TREE, SMP_ALGO_NVLS, SMP_ALGO_NVLS_TREE, SMP_ALGO_PAT, SMP_ALGOS } smp_algorithm;
+typedef enum smp_protocol { SMP_PROTO_LL, SMP_PROTO_LL128, SMP_PROTO_SIMPLE, SMP_PROTOS } smp_protocol;
+const char *smp_algorithm_name(smp_algorithm algorithm);
+const char *smp_protocol_name(smp_protocol protocol);
+
+/* A cost by its factors; total = launch + max(compute, memory) + latency + transfer. */
+typedef struct smp_cost {
+    double launch_s, compute_s, memory_s, latency_s, transfer_s;
+    double spread;            /* relative standard deviation */
+    smp_algorithm algorithm;  /* collectives */
+    smp_protocol protocol;
+    double bus_Bps;           /* nccl-tests' bus bandwidth at this size */
+    const smp_figure *basis;  /* what the largest factor rests on */
+} smp_cost;
+double smp_cost_seconds(const smp_cost *cost);
+
+/* One collective by NCCL's tuning model (spec 4): the best of the enabled (algorithm,
+ * protocol) pairs for `bytes` as nccl-tests counts them. */
+void smp_cost_collective(const smp_cluster *cluster, const smp_profile *profile, smp_op op,
+                         const smp_placement *placement, uint64_t bytes, smp_cost *cost_p);
+/* Latency part only of one pair, in seconds, for the test vectors of NCCL's model; -1: not
+ * enabled. */
+double smp_nccl_latency_s(smp_op op, smp_algorithm algorithm, smp_protocol protocol,
+                          uint32_t ranks, uint32_t nodes, uint32_t compute_capability,
+                          bool amd_host);
+
+/* The cost of any task of a program.  Pure: equal tasks cost the same. */
+void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
+                   const smp_program *program, const smp_task *task, smp_cost *cost_p);
+
+/* Device memory that no arena holds: estimates. */
+uint64_t smp_cost_context_bytes(const smp_profile *profile);
+uint64_t smp_cost_comm_bytes(const smp_cluster *cluster, const smp_profile *profile,
+                             const smp_comm *comm);
+
+/* From the text of a file, as plan files hold them. */
+SMP_CHECK smp_status smp_cluster_parse(const char *text, size_t n, const char *place_name,
+                                       const char *name, smp_errors *errors, smp_cluster **cluster_p);
+SMP_CHECK smp_status smp_profile_parse(const char *text, size_t n, const char *place_name,
+                                       const char *name, smp_errors *errors, smp_profile **profile_p);
+
+#endif

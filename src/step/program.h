@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The step program: one optimizer step of one class of ranks, as data.
+ *
+ *   task      an operation with its sizes, the stream it runs on and its operands
+ *   access    an operand: a buffer, a range in it, read and/or written
+ *   segment   a short list of tasks, stored once: the forward of a block, the gather of a
+ *             unit, ...
+ *   instance  a segment at a (layer, micro-batch, turn); the order of instances is the order
+ *             in which the host issues, and the order in which a serial executor runs
+ *   pattern   the waits of an instance, shared by all instances with the same waits
+ *   buffer    memory with an address formula; where it lies is decided by the memory plan
+ *
+ * Streams are FIFO.  A wait names a task of the same or an earlier instance.  Lowering says
+ * nothing about waits: it issues tasks in host order with their accesses, the memory plan
+ * gives every buffer its place, and waits are then derived from the accesses, on places: a
+ * task waits for every earlier task on another stream that accesses the same place unless
+ * both only read.  So data flow, reuse of memory, rate limits (rings of k slots), the
+ * order on one communicator and credits (tokens) are one mechanism, and the verifier can
+ * prove the whole of it.
+ *
+ * Addresses: index = NONE: base.  LAYER: base + (layer + delta - first) * stride, modulo
+ * `slots` when slots > 0.  TURN: slot_base[(turn + delta) mod slots].
+ */
+#ifndef SMP_STEP_PROGRAM_H
+#define SMP_STEP_PROGRAM_H
+
+#include "base/arena.h"
+#include "mesh/mesh.h"
+#include "model/model.h"
+#include "smp.h"
+
+typedef enum smp_dtype { SMP_F32, SMP_BF16, SMP_F16, SMP_U8, SMP_I32, SMP_DTYPES } smp_dtype;
+uint32_t smp_dtype_bytes(smp_dtype dtype);
+const char *smp_dtype_name(smp_dtype dtype);
+
+typedef enum smp_op_class {
+    SMP_CLASS_MATMUL,     /* tensor cores */
+    SMP_CLASS_ATTENTION,  /* fused attention */
+    SMP_CLASS_MEMORY,     /* bound by memory traffic: norms, activations, casts, optimizer */
+    SMP_CLASS_COLLECTIVE,
+    SMP_CLASS_HOST_COPY   /* device to host or back */
+} smp_op_class;
+
+/* X(NAME, "text", class, "operands in order; dims in order; what it does")
+ * Operands are the task's accesses in this order; r read, w written, a written or added to
+ * (flag ACCUMULATE).  Optional operands in brackets come last. */
+#define SMP_OP_LIST(X)                                                                        \
+    X(EMBED, "embed", MEMORY, "r table, r ids, w y; tokens, hidden, vocab; vocabulary-parallel rows outside the rank's part give 0") \
+    X(EMBED_GRAD, "embed_grad", MEMORY, "r dy, r ids, a dtable; tokens, hidden, vocab") \
+    X(POSITION, "position", MEMORY, "r table, a x; tokens, hidden, positions; adds learned positions") \
+    X(POSITION_GRAD, "position_grad", MEMORY, "r dx, a dtable; tokens, hidden, positions") \
+    X(MATMUL, "matmul", MATMUL, "r x[m,k], r w[n,k], w y[m,n], [r bias[n]]; m, n, k") \
+    X(MATMUL_DX, "matmul_dx", MATMUL, "r dy[m,k], r w[k,n], a dx[m,n]; m, n, k: the input gradient, n in features, k out features") \
+    X(MATMUL_DW, "matmul_dw", MATMUL, "r dy[k,m], r x[k,n], a dw[m,n], [a dbias[m]]; m, n, k: the weight gradient, m out features, n in features, k tokens") \
+    X(NORM, "norm", MEMORY, "r x, r w, w y, [r bias]; rows, width; the setting of the block says rms or layer norm") \
+    X(NORM_GRAD, "norm_grad", MEMORY, "r dy, r x, r w, a dx, a dw, [a dbias]; rows, width; statistics are computed again") \
+    X(ROPE, "rope", MEMORY, "a qkv; tokens, heads + kv_heads, head_dim, rotated; in place") \
+    X(ROPE_GRAD, "rope_grad", MEMORY, "a dqkv; tokens, heads + kv_heads, head_dim, rotated; the inverse rotation, in place") \
+    X(ATTENTION, "attention", ATTENTION, "r qkv, w y, w lse; batch, seq, heads, kv_heads, head_dim, window; fused, causal") \
+    X(ATTENTION_GRAD, "attention_grad", ATTENTION, "r dy, r qkv, r y, r lse, w dqkv; batch, seq, heads, kv_heads, head_dim, window") \
+    X(SCORES, "scores", MATMUL, "r qkv, w scores; batch, seq, heads, kv_heads, head_dim: q k^T of naive attention") \
+    X(SOFTMAX, "softmax", MEMORY, "r scores, w probabilities; rows, width; causal") \
+    X(SOFTMAX_GRAD, "softmax_grad", MEMORY, "r dprobabilities, r probabilities, w dscores; rows, width") \
+    X(VALUES, "values", MATMUL, "r probabilities, r qkv, w y; batch, seq, heads, kv_heads, head_dim") \
+    X(VALUES_GRAD, "values_grad", MATMUL, "r dy, r probabilities, r qkv, w dprobabilities, a dqkv; batch, seq, heads, kv_heads, head_dim") \
+    X(SCORES_GRAD, "scores_grad", MATMUL, "r dscores, r qkv, a dqkv; batch, seq, heads, kv_heads, head_dim") \
+    X(ACTIVATION, "activation", MEMORY, "r x, w y; elements") \
+    X(ACTIVATION_GRAD, "activation_grad", MEMORY, "r dy, r x, w dx; elements") \
+    X(GATED, "gated", MEMORY, "r gate_up, w y; tokens, ffn: y = act(gate) * up") \
+    X(GATED_GRAD, "gated_grad", MEMORY, "r dy, r gate_up, w dgate_up; tokens, ffn") \
+    X(DROPOUT, "dropout", MEMORY, "r x, w y, w mask; elements") \
+    X(DROPOUT_GRAD, "dropout_grad", MEMORY, "r dy, r mask, w dx; elements") \
+    X(ADD, "add", MEMORY, "r a, r b, w y; elements") \
+    X(COPY, "copy", MEMORY, "r x, w y; elements") \
+    X(ACCUMULATE, "accumulate", MEMORY, "r x, a y; elements: y = or += x, with a change of dtype") \
+    X(CAST, "cast", MEMORY, "r x, w y; elements; from dtype2 to dtype") \
+    X(FILL, "fill", MEMORY, "w y; elements: zero") \
+    X(LOSS, "loss", MEMORY, "r logits, r targets, w stats; tokens, vocab: local maximum, sum of exponentials and target logit per token") \
+    X(LOSS_GRAD, "loss_grad", MEMORY, "a logits, r targets, r stats, a loss; tokens, vocab: loss, and logits become their gradient in place") \
+    X(SQUARES, "squares", MEMORY, "r gradient, a sum; elements: sum of squares and overflow flag") \
+    X(SCALARS, "scalars", MEMORY, "r sum, a scalars; 1: clip factor, loss scale, step count, on the device") \
+    X(ADAMW, "adamw", MEMORY, "a parameter, r gradient, a m, a v, r scalars; elements; update selected by the overflow flag") \
+    X(SGD, "sgd", MEMORY, "a parameter, r gradient, a momentum, r scalars; elements") \
+    X(ALL_GATHER, "all_gather", COLLECTIVE, "r x, w y; elements of y; x may be this rank's part of y") \
+    X(REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, "r x, w y; elements of x") \
+    X(ALL_REDUCE, "all_reduce", COLLECTIVE, "a x; elements; in place") \
+    X(STORE, "store", HOST_COPY, "r device, w host; elements") \
+    X(LOAD, "load", HOST_COPY, "r host, w device; elements")
+
+#define SMP_OP_ENUM_(NAME, text, klass, doc) SMP_OP_##NAME,
+typedef enum smp_op { SMP_OP_LIST(SMP_OP_ENUM_) SMP_OPS } smp_op;
+#undef SMP_OP_ENUM_
+typedef struct smp_op_info { const char *name; smp_op_class klass; const char *doc; } smp_op_info;
+const smp_op_info *smp_op_info_of(smp_op op);
+
+/* What a task belongs to: for the parts of time. */
+typedef enum smp_phase {
+    SMP_PHASE_FORWARD, SMP_PHASE_RECOMPUTE, SMP_PHASE_BACKWARD, SMP_PHASE_UPDATE, SMP_PHASES
+} smp_phase;
+
+typedef enum smp_stream {
+    SMP_STREAM_COMPUTE, SMP_STREAM_UNSHARD, SMP_STREAM_REDUCE, SMP_STREAM_REPLICATE,
+    SMP_STREAM_TENSOR, SMP_STREAM_EXPERT, SMP_STREAM_SHARED, SMP_STREAM_OFFLOAD,
+    SMP_STREAM_LOAD, SMP_STREAMS
+} smp_stream;
+const char *smp_stream_name(smp_stream stream);
+
+typedef enum smp_buffer_kind {
+    SMP_KIND_PARAMETER,  /* shard, or whole where not sharded */
+    SMP_KIND_GRADIENT,   /* reduced gradient kept over the step */
+    SMP_KIND_OPTIMIZER,
+    SMP_KIND_UNSHARDED,  /* gathered parameters, gradients before reduction */
+    SMP_KIND_ACTIVATION, /* saved for backward */
+    SMP_KIND_LOGITS,
+    SMP_KIND_WORKSPACE,  /* transient inside a segment; counted as activations */
+    SMP_KIND_COMM,       /* staging of collectives */
+    SMP_KIND_SCALAR,     /* loss scale, flags, norms, ids and targets */
+    SMP_KIND_TOKEN,      /* no memory: an order to keep */
+    SMP_KINDS
+} smp_buffer_kind;
+const char *smp_kind_name(smp_buffer_kind kind);
+
+typedef enum smp_space { SMP_SPACE_DEVICE, SMP_SPACE_HOST, SMP_SPACE_TOKEN, SMP_SPACES } smp_space;
+typedef enum smp_index { SMP_INDEX_NONE, SMP_INDEX_LAYER, SMP_INDEX_TURN } smp_index;
+
+/* How long the contents of an entry must survive; entries are also distinguished by their
+ * index, so that a LAYER buffer of scope MICROBATCH lives from its first access at (layer,
+ * micro-batch) to its last.  Used by the memory plan and the live-bytes count. */
+typedef enum smp_scope {
+    SMP_SCOPE_STEP,       /* the whole step: static */
+    SMP_SCOPE_MICROBATCH, /* from first to last access within a micro-batch (or a turn) */
+    SMP_SCOPE_INSTANCE    /* within one instance of a segment: scratch */
+} smp_scope;
+
+typedef struct smp_buffer {
+    const char *name;
+    smp_buffer_kind kind;
+    smp_space space;
+    smp_index index;
+    smp_scope scope;
+    uint32_t first;        /* LAYER: the layer of entry 0 */
+    uint32_t entries;      /* LAYER with slots == 0: number of layers covered; else 1 */
+    uint32_t slots;        /* ring size, 0: no ring */
+    uint64_t bytes;        /* of one entry, a multiple of SMP_ALIGN_BYTES */
+    /* filled by the memory plan */
+    uint64_t base, stride; /* NONE and LAYER */
+    uint32_t slot_base;    /* TURN: index in program->slot_bases */
+} smp_buffer;
+enum { SMP_ALIGN_BYTES = 256 };
+
+typedef struct smp_access {
+    uint16_t buffer;
+    int8_t delta;           /* added to layer or turn */
+    bool reads, writes;
+    uint64_t offset_bytes, bytes; /* range inside the entry; bytes > 0 except tokens (1) */
+} smp_access;
+
+enum { SMP_NO_COMM = 255, SMP_MAX_DIMS = 6 };
+/* Task flags. */
+enum {
+    SMP_FLAG_ACCUMULATE = 1, /* outputs marked `a` are added to */
+    SMP_FLAG_CAUSAL = 2,
+    SMP_FLAG_AVERAGE = 4     /* a reduction that divides by the group size */
+};
+
+typedef struct smp_task {
+    const char *name;       /* "attention.qkv", unique inside its segment */
+    uint16_t op;            /* smp_op */
+    uint8_t stream;         /* smp_stream */
+    uint8_t phase;          /* smp_phase */
+    uint8_t dtype;          /* of inputs and arithmetic */
+    uint8_t dtype2;         /* of the output, or the source of a cast */
+    uint8_t comm;           /* index in program->comms, or SMP_NO_COMM */
+    uint8_t flags;
+    uint64_t dims[SMP_MAX_DIMS]; /* meaning per operation: SMP_OP_LIST */
+    uint32_t access0, n_access;  /* slice of program->accesses */
+} smp_task;
+
+typedef struct smp_segment {
+    const char *name;       /* "forward", "gather", ... */
+    uint32_t task0, n_task; /* slice of program->tasks */
+} smp_segment;
+
+typedef struct smp_instance {
+    uint16_t segment;
+    uint16_t layer;         /* block, or chunk of the loss; 0 where it has none */
+    uint32_t micro_batch;
+    uint32_t turn;          /* running number of the visit of a unit: rings */
+    uint32_t pattern;       /* index in program->patterns */
+} smp_instance;
+
+typedef struct smp_wait {
+    uint16_t task;          /* the one that waits: index in its segment */
+    uint16_t source;        /* awaited: index in the segment of the source instance */
+    uint32_t back;          /* source instance = this instance - back; 0: the same */
+} smp_wait;
+typedef struct smp_pattern { uint32_t wait0, n_wait; } smp_pattern; /* sorted by task */
+
+typedef struct smp_comm {
+    const char *name;
+    smp_group group;
+    uint32_t ranks;
+    smp_placement placement;
+    uint32_t meeting;       /* see smp_class: which classes meet here */
+} smp_comm;
+
+typedef struct smp_program {
+    smp_arena *arena;       /* owns everything */
+    uint32_t representative, count; /* of the class of ranks */
+    smp_comm *comms; uint32_t n_comm;
+    smp_buffer *buffers; uint32_t n_buffer;
+    smp_task *tasks; uint32_t n_task;
+    smp_access *accesses; uint32_t n_access;
+    smp_segment *segments; uint32_t n_segment;
+    smp_instance *order; uint32_t n_instance;
+    smp_pattern *patterns; uint32_t n_pattern;
+    smp_wait *waits; uint32_t n_wait;
+    uint64_t *slot_bases; uint32_t n_slot_base;
+    uint64_t micro_batches;
+    /* the memory plan's result */
+    uint64_t arena_bytes, host_arena_bytes;
+    uint64_t live_bytes;    /* peak of live bytes in serial issue order */
+    uint64_t live_kind_bytes[SMP_KINDS]; /* at that peak; sums to live_bytes */
+    uint64_t safety_bytes;  /* arena bytes beyond those that serial execution would need */
+} smp_program;
+
+/* Address of entry (instance, delta) of a buffer, in its space. */
+uint64_t smp_buffer_address(const smp_program *program, const smp_buffer *buffer,
+                            const smp_instance *instance, int delta);
+/* Work of a task: floating point operations (FMA = 2; causal attention counts the half it
+ * computes) and bytes moved through device memory; for a collective, the message as
+ * nccl-tests counts it.  Formulas beside the code, sources in docs/formulas.md. */
+uint64_t smp_task_flops(const smp_task *task);
+uint64_t smp_task_bytes(const smp_task *task);
+
+struct smp_step {
+    smp_arena *arena;
+    smp_program **programs; /* one per class */
+    uint32_t n_program;
+    smp_mesh *mesh;
+    smp_classes *classes;
+    /* totals of one rank and step, for mfu: model flops per token and so on are in job.h */
+    double model_flops;     /* of the whole step over all ranks, without recomputation */
+    double hardware_flops;  /* with recomputation */
+    double state_bytes_per_parameter;
+};
+
+/* Plans memory: gives every buffer its place.  Then smp_program_derive_waits fills patterns
+ * and waits.  Both are called by smp_step_lower. */
+SMP_CHECK smp_status smp_program_plan_memory(smp_program *program, smp_errors *errors);
+SMP_CHECK smp_status smp_program_derive_waits(smp_program *program, smp_errors *errors);
+/* Proof for one program: every two conflicting accesses are ordered by a happens-before
+ * path.  smp_step_verify calls it for each class and checks the union. */
+SMP_CHECK smp_status smp_program_verify(const smp_program *program, smp_errors *errors);
+
+#endif
