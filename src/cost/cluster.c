@@ -3,6 +3,8 @@
  * Reading a cluster: nodes, GPUs, links, network, host, price.  The format is documented in
  * docs/costs.md; every figure names its source, and unknown keys are refused.
  */
+#include "config.h"
+
 #include "cost/figure.h"
 
 #include "base/text.h"

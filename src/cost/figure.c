@@ -2,6 +2,8 @@
 /*
  * Reading figures: a number is refused without the source that it rests on.
  */
+#include "config.h"
+
 #include "cost/figure.h"
 
 #include "base/text.h"

@@ -8,6 +8,8 @@
  * interpolated between its steps, so that time never falls when a message grows; groups that
  * use a node's ports at once share them.
  */
+#include "config.h"
+
 #include "cost/nccl.h"
 
 #include <math.h>

@@ -11,6 +11,8 @@
  *
  * Speeds are in units of 1e9 bytes per second, as in NCCL.
  */
+#include "config.h"
+
 #include "cost/nccl.h"
 
 #include <math.h>

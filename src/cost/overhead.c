@@ -3,6 +3,8 @@
  * Device memory that no arena holds: the context with its kernels, and NCCL's buffers.
  * Estimates, reported under their names.
  */
+#include "config.h"
+
 #include "cost/nccl.h"
 
 #include "base/numeric.h"

@@ -3,6 +3,8 @@
  * Reading a profile: what one type of GPU does with a kernel.  Peaks and efficiencies with
  * their sources, and room for measured samples and fits, which are checked in form.
  */
+#include "config.h"
+
 #include "cost/figure.h"
 
 #include "base/text.h"

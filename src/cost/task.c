@@ -3,6 +3,8 @@
  * The cost of a task: kernels by a roofline whose compute side knows tiles and waves, copies
  * by latency and rate, collectives by src/cost/nccl.c.  Formulas in docs/costs.md.
  */
+#include "config.h"
+
 #include "cost/cost.h"
 
 #include "base/numeric.h"
