@@ -165,11 +165,16 @@ static inline uint64_t smp_fact_u64(const smp_facts *facts, smp_fact fact)
 smp_place smp_fact_place(const smp_facts *facts, smp_fact fact);
 /* The member at a path such as "a.b", or NULL. */
 const cJSON *smp_object_at(const cJSON *object, const char *path);
+/* False: no such activation. */
+bool smp_activation_find(const char *word, smp_activation *activation_p);
 /* Reads rope_theta's companions: rope_scaling, or the newer rope_parameters. */
 void smp_rope_read(smp_facts *facts, smp_model *model);
 
 /* Rows that several families share under the same names (family_llama.c). */
 extern const smp_row smp_llama_block[], smp_llama_root[];
+
+/* Kinds of layers, parameters and counts, from checked facts. */
+void smp_model_build(const smp_facts *facts, smp_model *model);
 
 /* The families' declarations, one file each. */
 extern const smp_family smp_family_gpt2, smp_family_gpt_neox, smp_family_llama,

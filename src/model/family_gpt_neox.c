@@ -14,7 +14,7 @@ static const smp_key keys[] = {
     SMP_KEY(HEADS, "num_attention_heads", 64),
     SMP_KEY(FFN, "intermediate_size", 24576),
     SMP_KEY_WORD(ACTIVATION, "hidden_act", "gelu"),
-    SMP_KEY_2(ROTARY_FRAC, "rotary_pct", "partial_rotary_factor", 0.25),
+    SMP_KEY_2(ROTARY_FRAC, "rotary_pct", "rope_parameters.partial_rotary_factor", 0.25),
     SMP_KEY_2(ROPE_THETA, "rotary_emb_base", "rope_theta", 10000),
     SMP_KEY(ATTENTION_DROPOUT, "attention_dropout", 0),
     SMP_KEY(RESIDUAL_DROPOUT, "hidden_dropout", 0),
