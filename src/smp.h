@@ -450,13 +450,17 @@ SMP_CHECK smp_status smp_plan_print(const smp_plan *plan, bool json, FILE *strea
 SMP_CHECK smp_status smp_plan_pareto(const smp_plan *plan, const char *path,
                                      smp_errors *errors);
 
-/* A plan file holds one job with its inputs by value. */
-SMP_CHECK smp_status smp_plan_write(const smp_job *job, const char *path, smp_errors *errors);
+/* A plan file holds one job with its inputs by value.  `predicted` is what was predicted of
+ * the job, or NULL: it is then left out of the file. */
+SMP_CHECK smp_status smp_plan_write(const smp_job *job, const smp_report *predicted,
+                                    const char *path, smp_errors *errors);
 typedef struct smp_planned {
     smp_model *model;
     smp_cluster *cluster;
     smp_profile *profile;
-    smp_job job; /* unresolved, with every setting given */
+    smp_job job;           /* unresolved, with every setting given */
+    bool has_predicted;
+    smp_report predicted;  /* what the file says, the rest zero */
 } smp_planned;
 SMP_CHECK smp_status smp_plan_read(const char *path, smp_errors *errors, smp_planned **planned_p);
 void smp_planned_destroy(smp_planned *planned);

@@ -112,6 +112,12 @@ static smp_status run_head(const smp_job *job, const smp_step *step, smp_errors 
     return st;
 }
 
+/* Checkpointing that keeps nothing of a layer but its input. */
+static bool is_whole(smp_checkpointing checkpointing)
+{
+    return checkpointing == SMP_CHECKPOINTING_FULL || checkpointing == SMP_CHECKPOINTING_FIRST;
+}
+
 /* The job cut down to `full` checkpointed and `rest` other layers and n micro-batches. */
 static smp_status show(const smp_job *job, uint32_t full, uint32_t rest, uint64_t n,
                        smp_errors *errors, shown *shown_p)
@@ -121,7 +127,8 @@ static smp_status show(const smp_job *job, uint32_t full, uint32_t rest, uint64_
     smp_job small = *job;
     small.model = &model;
     small.settings.checkpointing_layers =
-        job->settings.checkpointing_layers > 0 ? full : 0;
+        is_whole(job->settings.checkpointing) ? full
+        : job->settings.checkpointing == SMP_CHECKPOINTING_NONE ? 0 : rest;
     small.micro_batches = n;
     small.batch.global_batch = n * job->settings.micro_batch * job->data_ranks;
     smp_step *step = NULL;
@@ -144,11 +151,8 @@ static uint32_t cut(const smp_model *model, uint32_t layers)
 /* Layers of a job whose whole forward is repeated in backward, and the others. */
 static void split_layers(const smp_job *job, uint32_t *full_p, uint32_t *rest_p)
 {
-    const smp_checkpointing c = job->settings.checkpointing;
-    const uint32_t n_layer = job->model->n_layer;
-    const bool whole = c == SMP_CHECKPOINTING_FULL || c == SMP_CHECKPOINTING_FIRST;
-    *full_p = whole ? job->settings.checkpointing_layers : 0;
-    *rest_p = n_layer - *full_p;
+    *full_p = is_whole(job->settings.checkpointing) ? job->settings.checkpointing_layers : 0;
+    *rest_p = job->model->n_layer - *full_p;
 }
 
 /* GPUs on which the head behaves as on all: the tensor group lies alike when its ranks are

@@ -241,9 +241,10 @@ static char *sentence_time(const smp_plan *plan, const smp_found *best, const sm
     const char *part = "";
     const int64_t part_ps =
         largest_time(&other->report.time, &best->report.time, sign, &part);
+    const double more_s = smp_s_from_ps(llabs(more_ps));
+    const double share = 100 * (double)more_ps / (double)best->report.step_ps;
     return smp_arena_printf(plan->arena, "%s: %c%s (%+.1f %%), %s %c%s%s", title,
-                            sign > 0 ? '+' : '-', smp_show_seconds(smp_s_from_ps(llabs(more_ps))),
-                            100 * (double)more_ps / (double)best->report.step_ps, part,
+                            sign > 0 ? '+' : '-', smp_show_seconds(more_s), share, part,
                             part_ps >= 0 ? '+' : '-',
                             smp_show_seconds(smp_s_from_ps(llabs(part_ps))),
                             sign > 0 ? "" : "; outside the space that is searched");
@@ -256,13 +257,9 @@ static smp_status explain_one(smp_plan *plan, const struct neighbour *neighbour,
     const smp_found *best = &plan->found[0];
     smp_found other = {.job = best->job};
     smp_settings *s = &other.job.settings;
-    if (!neighbour->change(&best->job, s)) {
-        return SMP_OK;
-    }
-    smp_errors *scratch = smp_errors_create();
-    const bool legal = smp_job_resolve(&other.job, scratch) == SMP_OK;
-    smp_errors_destroy(scratch);
-    if (!legal) {
+    /* the acting strategy repeats what sharding and reshard_after_forward say */
+    s->sharding_strategy = SMP_STRATEGY_UNSET;
+    if (!neighbour->change(&best->job, s) || !smp_job_try(&other.job)) {
         return SMP_OK;
     }
     const smp_status st = smp_evaluate(&other.job, true, errors, &other.report, NULL);

@@ -44,7 +44,6 @@ typedef struct smp_choice {
 typedef struct smp_plan_space {
     smp_arena *arena;
     const smp_job *job;      /* model, cluster, profile, batch and pins */
-    smp_errors *scratch;     /* where illegal candidates report */
     smp_choice *choices[SMP_DIMS];
     uint32_t n_choice[SMP_DIMS];
     bool pinned[SMP_DIMS];
@@ -130,9 +129,7 @@ const smp_cluster *smp_cluster_resized(smp_arena *arena, const smp_cluster *clus
 /* Fills plan->why. */
 SMP_CHECK smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors);
 
-/* The text of a plan file; `report` may be NULL. */
-void smp_plan_text(const smp_job *job, const smp_report *report, smp_json_out *out);
-/* Settings as an object of JSON values. */
+/* Settings as an object of JSON values, every key. */
 void smp_plan_out_settings(smp_json_out *out, const char *key, const smp_settings *settings);
 
 #endif

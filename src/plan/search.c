@@ -472,7 +472,8 @@ static smp_status find_fitting(smp_plan *plan, smp_bounds *bounds, smp_errors *e
 {
     enum { MOST_GPUS = 65536 };
     const smp_cluster *cluster = plan->job.cluster;
-    for (uint32_t gpus = next_gpus(cluster, cluster->gpus); gpus <= MOST_GPUS;
+    const uint32_t most = cluster->nics > 0 ? MOST_GPUS : cluster->gpus_per_node;
+    for (uint32_t gpus = next_gpus(cluster, cluster->gpus); gpus <= most;
          gpus = next_gpus(cluster, gpus)) {
         smp_arena_mark mark = smp_arena_here(plan->arena);
         smp_job job = plan->job;

@@ -190,7 +190,6 @@ smp_plan_space *smp_plan_space_create(const smp_job *job)
     smp_plan_space *space = SMP_ARENA_NEW(arena, smp_plan_space);
     space->arena = arena;
     space->job = job;
-    space->scratch = smp_errors_create();
     add_tensor(space);
     add_micro_batch(space);
     add_checkpointing(space);
@@ -203,7 +202,6 @@ smp_plan_space *smp_plan_space_create(const smp_job *job)
 void smp_plan_space_destroy(smp_plan_space *space)
 {
     if (space) {
-        smp_errors_destroy(space->scratch);
         smp_arena_destroy(space->arena);
     }
 }
@@ -314,7 +312,5 @@ bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp
     }
     *job_p = *space->job;
     apply(space, point, &job_p->settings);
-    const bool legal = smp_job_resolve(job_p, space->scratch) == SMP_OK;
-    smp_errors_clear(space->scratch);
-    return legal && !is_copy(space, point, job_p);
+    return smp_job_try(job_p) && !is_copy(space, point, job_p);
 }
