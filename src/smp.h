@@ -417,6 +417,7 @@ typedef struct smp_plan_options {
     uint32_t top;     /* plans to return; 0 means 5 */
     bool prune;       /* false: price every candidate */
     double margin_frac; /* of capacity that a plan must leave free; default 0.03 */
+    bool timing;      /* print how long the search took: no two runs then print the same */
     /* Called now and then with what has been done of how much; may be NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
@@ -447,6 +448,8 @@ const smp_search_info *smp_plan_search_info(const smp_plan *plan);
 /* The table, why the alternatives lose, or the nearest plan; for people or as JSON. */
 SMP_CHECK smp_status smp_plan_print(const smp_plan *plan, bool json, FILE *stream,
                                     smp_errors *errors);
+/* Time against memory of every candidate that was simulated, the front and the plans; as
+ * smp_simulation_plot_memory. */
 SMP_CHECK smp_status smp_plan_pareto(const smp_plan *plan, const char *path,
                                      smp_errors *errors);
 

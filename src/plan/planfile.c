@@ -323,7 +323,7 @@ static bool read_version(const smp_reader *root)
     }
     if (version != VERSION) {
         const smp_place place =
-            smp_json_place(root->json, cJSON_GetObjectItemCaseSensitive(root->object, "smp_plan"));
+            smp_json_place(root->json, smp_read_member(root, "smp_plan", true));
         const smp_status st =
             smp_fail(root->errors, SMP_INPUT, &place,
                      "%llu: this program reads plan files of version %d",
