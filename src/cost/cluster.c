@@ -181,7 +181,8 @@ static void write_figure(cJSON *object, const char *key, double value)
 {
     cJSON *figure = cJSON_GetObjectItemCaseSensitive(object, key);
     if (is_auto(cJSON_GetObjectItemCaseSensitive(figure, "value"))) {
-        (void)cJSON_ReplaceItemInObjectCaseSensitive(figure, "value", cJSON_CreateNumber(value));
+        (void)cJSON_ReplaceItemInObjectCaseSensitive(figure, "value",
+                                                      cJSON_CreateNumber(value));
     }
 }
 
@@ -279,7 +280,10 @@ void smp_cluster_destroy(smp_cluster *cluster)
 
 const char *smp_cluster_name(const smp_cluster *cluster) { return cluster->name; }
 uint32_t smp_cluster_nodes(const smp_cluster *cluster) { return cluster->nodes; }
-uint32_t smp_cluster_gpus_per_node(const smp_cluster *cluster) { return cluster->gpus_per_node; }
+uint32_t smp_cluster_gpus_per_node(const smp_cluster *cluster)
+{
+    return cluster->gpus_per_node;
+}
 uint32_t smp_cluster_gpus(const smp_cluster *cluster) { return cluster->gpus; }
 const char *smp_cluster_gpu(const smp_cluster *cluster) { return cluster->gpu; }
 
@@ -299,7 +303,8 @@ smp_status smp_cluster_set_nodes(smp_cluster *cluster, uint32_t nodes, smp_error
 {
     if (nodes < 1 || nodes > MAX_NODES) {
         const smp_place place = {"--nodes", 0, 0, NULL};
-        return smp_fail(errors, SMP_INPUT, &place, "%u: must be from 1 to %d", nodes, MAX_NODES);
+        return smp_fail(errors, SMP_INPUT, &place, "%u: must be from 1 to %d", nodes,
+                        MAX_NODES);
     }
     const smp_status status = need_network(cluster, "--nodes", nodes, nodes, errors);
     if (status != SMP_OK) {

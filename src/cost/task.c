@@ -58,8 +58,8 @@ static double tiled_s(const smp_profile *profile, double peak, const tile *t, ui
            partial_bytes / (profile->memory_Bps.value * profile->memory_efficiency.value);
 }
 
-double smp_cost_matmul_s(const smp_profile *profile, smp_dtype dtype, uint64_t batch, uint64_t m,
-                         uint64_t n, uint64_t k)
+double smp_cost_matmul_s(const smp_profile *profile, smp_dtype dtype, uint64_t batch,
+                         uint64_t m, uint64_t n, uint64_t k)
 {
     const double peak = peak_of(profile, dtype);
     if (profile->compute_capability == 0) { /* cores of a host: blocked, no tiles to fill */

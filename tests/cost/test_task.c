@@ -146,8 +146,8 @@ static void attention(void **state)
     const smp_cost f = cost_of(&m, attention_of(SMP_OP_ATTENTION, 2, 8192, 16, 128));
     const smp_cost b = cost_of(&m, attention_of(SMP_OP_ATTENTION_GRAD, 2, 8192, 16, 128));
     near(f.compute_s, flops / (989e12 * m.profile->attention_efficiency.value * ramp), 1e-9);
-    near(b.compute_s, 2.5 * flops / (989e12 * m.profile->attention_grad_efficiency.value * ramp),
-         1e-9);
+    near(b.compute_s,
+         2.5 * flops / (989e12 * m.profile->attention_grad_efficiency.value * ramp), 1e-9);
     assert_ptr_equal(f.basis, &m.profile->attention_efficiency);
     /* FlashAttention-3 reaches 602 TFLOP/s here, and 522 backward */
     near(flops / f.compute_s, 602e12, 0.02);
