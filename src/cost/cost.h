@@ -31,6 +31,8 @@ struct smp_cluster {
     const char *title;       /* for people */
     const char *gpu;         /* profile name */
     uint32_t nodes_in_file, nodes, gpus_per_node, gpus; /* gpus: in use */
+    uint32_t cores; /* MEMORY: ranks of a node that run at once; more of them take turns */
+    double memory_in_file_bytes;
     smp_figure memory_bytes; /* per GPU, what the driver reports */
     smp_link_kind link;      /* between the GPUs of a node */
     smp_figure link_Bps;     /* one GPU, one direction; MEMORY: the host's,
