@@ -181,7 +181,8 @@ static void write_figure(cJSON *object, const char *key, double value)
 {
     cJSON *figure = cJSON_GetObjectItemCaseSensitive(object, key);
     if (is_auto(cJSON_GetObjectItemCaseSensitive(figure, "value"))) {
-        (void)cJSON_ReplaceItemInObjectCaseSensitive(figure, "value", cJSON_CreateNumber(value));
+        (void)cJSON_ReplaceItemInObjectCaseSensitive(figure, "value",
+                                                      cJSON_CreateNumber(value));
     }
 }
 
@@ -226,6 +227,8 @@ static smp_status cluster_from_json(const smp_json *json, const char *name, smp_
     const double share = host_memory() / (double)cluster->gpus_per_node;
     (void)smp_figure_read(&r, arena, "gpu_memory_bytes", true, 1e6, 1e16, &share,
                           &cluster->memory_bytes);
+    cluster->cores = cluster->gpus_per_node;
+    cluster->memory_in_file_bytes = cluster->memory_bytes.value;
     read_link(&r, cluster);
     read_network(&r, cluster);
     read_host(&r, cluster);
@@ -279,7 +282,10 @@ void smp_cluster_destroy(smp_cluster *cluster)
 
 const char *smp_cluster_name(const smp_cluster *cluster) { return cluster->name; }
 uint32_t smp_cluster_nodes(const smp_cluster *cluster) { return cluster->nodes; }
-uint32_t smp_cluster_gpus_per_node(const smp_cluster *cluster) { return cluster->gpus_per_node; }
+uint32_t smp_cluster_gpus_per_node(const smp_cluster *cluster)
+{
+    return cluster->gpus_per_node;
+}
 uint32_t smp_cluster_gpus(const smp_cluster *cluster) { return cluster->gpus; }
 const char *smp_cluster_gpu(const smp_cluster *cluster) { return cluster->gpu; }
 
@@ -299,7 +305,8 @@ smp_status smp_cluster_set_nodes(smp_cluster *cluster, uint32_t nodes, smp_error
 {
     if (nodes < 1 || nodes > MAX_NODES) {
         const smp_place place = {"--nodes", 0, 0, NULL};
-        return smp_fail(errors, SMP_INPUT, &place, "%u: must be from 1 to %d", nodes, MAX_NODES);
+        return smp_fail(errors, SMP_INPUT, &place, "%u: must be from 1 to %d", nodes,
+                        MAX_NODES);
     }
     const smp_status status = need_network(cluster, "--nodes", nodes, nodes, errors);
     if (status != SMP_OK) {
@@ -310,8 +317,22 @@ smp_status smp_cluster_set_nodes(smp_cluster *cluster, uint32_t nodes, smp_error
     return SMP_OK;
 }
 
+/* Ranks that are threads of one host may outnumber its cores: they take turns, and share the
+ * memory of those in the file. */
+static void crowd_host(smp_cluster *cluster, uint32_t gpus)
+{
+    const uint32_t ranks = gpus > cluster->cores ? gpus : cluster->cores;
+    cluster->gpus_per_node = ranks;
+    cluster->memory_bytes.value =
+        cluster->memory_in_file_bytes * (double)cluster->cores / (double)ranks;
+}
+
 smp_status smp_cluster_set_gpus(smp_cluster *cluster, uint32_t gpus, smp_errors *errors)
 {
+    if (cluster->link == SMP_LINK_MEMORY && cluster->nics == 0 && gpus >= 1 &&
+        gpus <= MAX_GPUS_PER_NODE) {
+        crowd_host(cluster, gpus);
+    }
     const uint32_t most = MAX_NODES * cluster->gpus_per_node;
     if (gpus < 1 || gpus > most) {
         const smp_place place = {"--gpus", 0, 0, NULL};

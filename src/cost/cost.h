@@ -31,9 +31,12 @@ struct smp_cluster {
     const char *title;       /* for people */
     const char *gpu;         /* profile name */
     uint32_t nodes_in_file, nodes, gpus_per_node, gpus; /* gpus: in use */
+    uint32_t cores; /* MEMORY: ranks of a node that run at once; more of them take turns */
+    double memory_in_file_bytes;
     smp_figure memory_bytes; /* per GPU, what the driver reports */
     smp_link_kind link;      /* between the GPUs of a node */
-    smp_figure link_Bps;     /* one GPU, one direction; MEMORY: the host's, all ranks together */
+    smp_figure link_Bps;     /* one GPU, one direction; MEMORY: the host's,
+                                all ranks together */
     smp_figure nic_Bps;      /* one port, one direction */
     uint32_t nics;           /* ports per node; 0: no network */
     smp_figure nic_latency_s;
@@ -57,7 +60,8 @@ struct smp_profile {
     smp_figure peak_flops[SMP_DTYPES]; /* dense; 0: not supported */
     smp_figure memory_Bps;
     /* shares of the peak that a kernel reaches when its sizes are large */
-    smp_figure matmul_efficiency, attention_efficiency, attention_grad_efficiency, memory_efficiency;
+    smp_figure matmul_efficiency, attention_efficiency, attention_grad_efficiency;
+    smp_figure memory_efficiency;
     smp_figure attention_half_seq; /* sequence at which attention reaches half of that */
     smp_figure copy_efficiency; /* of pcie_Bps */
     smp_figure copy_latency_s;
@@ -69,8 +73,12 @@ struct smp_profile {
     uint32_t n_sample, n_fit; /* measured samples and fits in the file (docs/costs.md) */
 };
 
-typedef enum smp_algorithm { SMP_ALGO_RING, SMP_ALGO_TREE, SMP_ALGO_NVLS, SMP_ALGO_NVLS_TREE, SMP_ALGO_PAT, SMP_ALGOS } smp_algorithm;
-typedef enum smp_protocol { SMP_PROTO_LL, SMP_PROTO_LL128, SMP_PROTO_SIMPLE, SMP_PROTOS } smp_protocol;
+typedef enum smp_algorithm {
+    SMP_ALGO_RING, SMP_ALGO_TREE, SMP_ALGO_NVLS, SMP_ALGO_NVLS_TREE, SMP_ALGO_PAT, SMP_ALGOS
+} smp_algorithm;
+typedef enum smp_protocol {
+    SMP_PROTO_LL, SMP_PROTO_LL128, SMP_PROTO_SIMPLE, SMP_PROTOS
+} smp_protocol;
 const char *smp_algorithm_name(smp_algorithm algorithm);
 const char *smp_protocol_name(smp_protocol protocol);
 
@@ -97,7 +105,10 @@ double smp_nccl_latency_s(smp_op op, smp_algorithm algorithm, smp_protocol proto
                           bool amd_host);
 /* What NCCL's search for a graph finds for one algorithm: channels, and bytes per second of a
  * channel inside a node and between nodes.  channels 0: not enabled. */
-typedef struct smp_nccl_graph { uint32_t channels; double intra_Bps, inter_Bps; } smp_nccl_graph;
+typedef struct smp_nccl_graph {
+    uint32_t channels;
+    double intra_Bps, inter_Bps;
+} smp_nccl_graph;
 smp_nccl_graph smp_nccl_search(const smp_cluster *cluster, const smp_profile *profile,
                                smp_algorithm algorithm, const smp_placement *placement);
 /* Seconds of one pair at `bytes`, -1 when not enabled: for tests and tables. */
@@ -110,8 +121,8 @@ void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
                    const smp_program *program, const smp_task *task, smp_cost *cost_p);
 /* Seconds of a matrix product on the tensor cores, memory traffic apart: tiles of the output
  * fill the multiprocessors in waves. */
-double smp_cost_matmul_s(const smp_profile *profile, smp_dtype dtype, uint64_t batch, uint64_t m,
-                         uint64_t n, uint64_t k);
+double smp_cost_matmul_s(const smp_profile *profile, smp_dtype dtype, uint64_t batch,
+                         uint64_t m, uint64_t n, uint64_t k);
 
 /* Device memory that no arena holds: estimates. */
 uint64_t smp_cost_context_bytes(const smp_profile *profile);
@@ -121,8 +132,10 @@ uint64_t smp_cost_comm_bytes(const smp_cluster *cluster, const smp_profile *prof
 /* From the text of a file, as plan files hold them.  A plan file keeps the cluster's text and
  * the number of GPUs in use: after parsing, smp_cluster_set_gpus restores an override. */
 SMP_CHECK smp_status smp_cluster_parse(const char *text, size_t n, const char *place_name,
-                                       const char *name, smp_errors *errors, smp_cluster **cluster_p);
+                                       const char *name, smp_errors *errors,
+                                        smp_cluster **cluster_p);
 SMP_CHECK smp_status smp_profile_parse(const char *text, size_t n, const char *place_name,
-                                       const char *name, smp_errors *errors, smp_profile **profile_p);
+                                       const char *name, smp_errors *errors,
+                                        smp_profile **profile_p);
 
 #endif

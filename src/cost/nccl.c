@@ -177,6 +177,12 @@ bool smp_nccl_enabled(const smp_cluster *cluster, const smp_profile *profile, sm
 
 static double least(double a, double b) { return a < b ? a : b; }
 
+/* NCCL takes the rate inside nodes for up to two of them. */
+static double bus_of(const tuner *t, const smp_nccl_graph *g, double share)
+{
+    return g->channels * (t->nodes <= 2 ? g->intra_Bps : g->inter_Bps) * 1e-9 * share;
+}
+
 /* Bandwidth of all channels together in 1e9 bytes/s before the conversion to the rate at which
  * the message passes. */
 static double ring_bandwidth(const tuner *t, const smp_nccl_graph *g, double share,
@@ -184,7 +190,7 @@ static double ring_bandwidth(const tuner *t, const smp_nccl_graph *g, double sha
 {
     const int column = t->nodes == 1 ? 0 : t->nodes == 2 ? 1 : 2;
     const int ll_row = t->nodes == 1 ? (int)t->row : t->amd_host ? 1 : 0;
-    const double bus = g->channels * (t->nodes <= 2 ? g->intra_Bps : g->inter_Bps) * 1e-9 * share;
+    const double bus = bus_of(t, g, share);
     switch (protocol) {
     case SMP_PROTO_LL:
         return least(ll_max[ll_row][column], 0.5 * bus);
@@ -202,7 +208,7 @@ static double tree_bandwidth(const tuner *t, const smp_nccl_graph *g, double sha
 {
     const int column = t->nodes == 1 ? 0 : t->nodes == 2 ? 1 : 2;
     const int ll_row = t->nodes == 1 ? (int)t->row : t->amd_host ? 1 : 0;
-    const double bus = g->channels * (t->nodes <= 2 ? g->intra_Bps : g->inter_Bps) * 1e-9 * share;
+    const double bus = bus_of(t, g, share);
     const double tree = least(0.92 * bus, g->channels * tree_max[t->row][column]);
     switch (protocol) {
     case SMP_PROTO_LL:

@@ -111,7 +111,8 @@ static const double *speeds_of(const links *l)
         return row == SMP_NCCL_BLACKWELL ? inter_100 : row == SMP_NCCL_HOPPER ? inter_90
                                                                               : inter_old;
     }
-    return row == SMP_NCCL_BLACKWELL ? intra_100 : row == SMP_NCCL_HOPPER ? intra_90 : intra_old;
+    return row == SMP_NCCL_BLACKWELL ? intra_100 : row == SMP_NCCL_HOPPER ? intra_90
+                                                                          : intra_old;
 }
 
 /* Channels of speed s that the links of a node hold: a ring of one node takes every GPU's

@@ -58,8 +58,8 @@ static double tiled_s(const smp_profile *profile, double peak, const tile *t, ui
            partial_bytes / (profile->memory_Bps.value * profile->memory_efficiency.value);
 }
 
-double smp_cost_matmul_s(const smp_profile *profile, smp_dtype dtype, uint64_t batch, uint64_t m,
-                         uint64_t n, uint64_t k)
+double smp_cost_matmul_s(const smp_profile *profile, smp_dtype dtype, uint64_t batch,
+                         uint64_t m, uint64_t n, uint64_t k)
 {
     const double peak = peak_of(profile, dtype);
     if (profile->compute_capability == 0) { /* cores of a host: blocked, no tiles to fill */
@@ -134,8 +134,16 @@ static void copy_cost(const smp_cluster *cluster, const smp_profile *profile,
         cost->latency_s > cost->transfer_s ? &profile->copy_latency_s : &cluster->pcie_Bps;
 }
 
-static void kernel_cost(const smp_profile *profile, const smp_task *task, smp_op_class kind,
-                        smp_cost *cost)
+/* Ranks that take turns on the cores of a host. */
+static double turns_of(const smp_cluster *cluster)
+{
+    const bool crowded =
+        cluster->link == SMP_LINK_MEMORY && cluster->gpus_per_node > cluster->cores;
+    return crowded ? (double)cluster->gpus_per_node / (double)cluster->cores : 1.0;
+}
+
+static void kernel_cost(const smp_cluster *cluster, const smp_profile *profile,
+                        const smp_task *task, smp_op_class kind, smp_cost *cost)
 {
     const smp_figure *compute = &profile->matmul_efficiency;
     cost->launch_s = profile->launch_s.value;
@@ -148,6 +156,8 @@ static void kernel_cost(const smp_profile *profile, const smp_task *task, smp_op
         compute = task->op == SMP_OP_ATTENTION_GRAD ? &profile->attention_grad_efficiency
                                                     : &profile->attention_efficiency;
     }
+    cost->memory_s *= turns_of(cluster);
+    cost->compute_s *= turns_of(cluster);
     const bool memory = cost->memory_s >= cost->compute_s;
     const double largest = memory ? cost->memory_s : cost->compute_s;
     cost->spread = profile->spread.value;
@@ -172,7 +182,7 @@ void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
     case SMP_CLASS_MATMUL:
     case SMP_CLASS_ATTENTION:
     case SMP_CLASS_MEMORY:
-        kernel_cost(profile, task, kind, &cost);
+        kernel_cost(cluster, profile, task, kind, &cost);
         break;
     }
     *cost_p = cost;

@@ -7,6 +7,8 @@
 
 #include "read.h"
 
+#include <math.h>
+
 static const char *const shipped[] = {
     "p3dn.24xlarge", "p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5e.48xlarge",
     "p5en.48xlarge", "p6-b200.48xlarge", "dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200",
@@ -64,6 +66,17 @@ static void counts_are_overridden(void **state)
     assert_int_equal(smp_cluster_gpus(cluster), 40);
     smp_cluster_destroy(cluster);
     smp_cluster *cpu = read_cluster("cpu");
+    const uint32_t cores = smp_cluster_gpus(cpu);
+    const double memory = cpu->memory_bytes.value * cores;
+    const uint32_t many = cores <= 256 ? 4 * cores : 1024; /* threads */
+    assert_int_equal(smp_cluster_set_gpus(cpu, many, errors), SMP_OK);
+    assert_int_equal(smp_cluster_nodes(cpu), 1);
+    assert_int_equal(smp_cluster_gpus(cpu), many);
+    assert_true(fabs(cpu->memory_bytes.value * many / memory - 1.0) < 1e-12);
+    assert_int_equal(smp_cluster_set_gpus(cpu, 1, errors), SMP_OK);
+    assert_int_equal(smp_cluster_gpus_per_node(cpu), cores);
+    assert_true(fabs(cpu->memory_bytes.value * cores / memory - 1.0) < 1e-12);
+    assert_int_equal(smp_cluster_set_gpus(cpu, 1025, errors), SMP_INPUT);
     assert_int_equal(smp_cluster_set_nodes(cpu, 2, errors), SMP_INPUT);
     expect_failure(errors, "has no network");
     smp_cluster_destroy(cpu);

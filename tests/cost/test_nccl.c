@@ -66,8 +66,8 @@ static void latencies_are_nccls(void **state)
     }
     /* NVLS 25; NVLSTree on 4 nodes 25 + 2 x 2 x 20.9; PAT on 8 nodes of one rank:
      * 8 + 3 x 14 / 3.5 + 2.8 x 8 */
-    near(smp_nccl_latency_s(SMP_OP_ALL_REDUCE, SMP_ALGO_NVLS, SMP_PROTO_SIMPLE, 8, 1, 90, false),
-         25e-6, 1e-9);
+    near(smp_nccl_latency_s(SMP_OP_ALL_REDUCE, SMP_ALGO_NVLS, SMP_PROTO_SIMPLE, 8, 1, 90,
+                            false), 25e-6, 1e-9);
     near(smp_nccl_latency_s(SMP_OP_ALL_REDUCE, SMP_ALGO_NVLS_TREE, SMP_PROTO_SIMPLE, 32, 4, 90,
                             false), 108.6e-6, 1e-9);
     near(smp_nccl_latency_s(SMP_OP_ALL_GATHER, SMP_ALGO_PAT, SMP_PROTO_SIMPLE, 8, 8, 90, false),
@@ -81,10 +81,10 @@ static void what_nccl_does_not_have(void **state)
                                    false) < 0.0);
     assert_true(smp_nccl_latency_s(SMP_OP_ALL_REDUCE, SMP_ALGO_NVLS, SMP_PROTO_LL, 8, 1, 90,
                                    false) < 0.0);
-    assert_true(smp_nccl_latency_s(SMP_OP_ALL_REDUCE, SMP_ALGO_NVLS, SMP_PROTO_SIMPLE, 16, 2, 90,
-                                   false) < 0.0);
-    assert_true(smp_nccl_latency_s(SMP_OP_ALL_REDUCE, SMP_ALGO_NVLS_TREE, SMP_PROTO_SIMPLE, 8, 1,
+    assert_true(smp_nccl_latency_s(SMP_OP_ALL_REDUCE, SMP_ALGO_NVLS, SMP_PROTO_SIMPLE, 16, 2,
                                    90, false) < 0.0);
+    assert_true(smp_nccl_latency_s(SMP_OP_ALL_REDUCE, SMP_ALGO_NVLS_TREE, SMP_PROTO_SIMPLE, 8,
+                                   1, 90, false) < 0.0);
     assert_true(smp_nccl_latency_s(SMP_OP_ALL_GATHER, SMP_ALGO_PAT, SMP_PROTO_SIMPLE, 16, 2, 90,
                                    false) < 0.0);
     assert_true(smp_nccl_latency_s(SMP_OP_ALL_REDUCE, SMP_ALGO_PAT, SMP_PROTO_SIMPLE, 8, 8, 90,
@@ -107,8 +107,8 @@ static void machine_close(machine *m)
     smp_cluster_destroy(m->cluster);
 }
 
-static void graph_is(const machine *m, smp_algorithm algorithm, smp_placement p, uint32_t channels,
-                     double intra, double inter)
+static void graph_is(const machine *m, smp_algorithm algorithm, smp_placement p,
+                     uint32_t channels, double intra, double inter)
 {
     const smp_nccl_graph g = smp_nccl_search(m->cluster, m->profile, algorithm, &p);
     assert_int_equal(g.channels, channels);

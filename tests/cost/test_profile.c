@@ -120,9 +120,10 @@ static void single_problems(void **state)
 
 static void all_problems_at_once(void **state)
 {
-    static const char text[] = "{\"format\": \"smp-profile-2\",\n \"compute_capability\": 9000,\n"
-                               " \"peak_flops\": {\"bf16\": {\"value\": -5, \"source\": \"x\"}},\n"
-                               " \"memory\": 1}";
+    static const char text[] =
+        "{\"format\": \"smp-profile-2\",\n \"compute_capability\": 9000,\n"
+        " \"peak_flops\": {\"bf16\": {\"value\": -5, \"source\": \"x\"}},\n"
+        " \"memory\": 1}";
     (void)state;
     smp_errors *errors = smp_errors_create();
     smp_profile *profile = NULL;

@@ -146,8 +146,8 @@ static void attention(void **state)
     const smp_cost f = cost_of(&m, attention_of(SMP_OP_ATTENTION, 2, 8192, 16, 128));
     const smp_cost b = cost_of(&m, attention_of(SMP_OP_ATTENTION_GRAD, 2, 8192, 16, 128));
     near(f.compute_s, flops / (989e12 * m.profile->attention_efficiency.value * ramp), 1e-9);
-    near(b.compute_s, 2.5 * flops / (989e12 * m.profile->attention_grad_efficiency.value * ramp),
-         1e-9);
+    near(b.compute_s,
+         2.5 * flops / (989e12 * m.profile->attention_grad_efficiency.value * ramp), 1e-9);
     assert_ptr_equal(f.basis, &m.profile->attention_efficiency);
     /* FlashAttention-3 reaches 602 TFLOP/s here, and 522 backward */
     near(flops / f.compute_s, 602e12, 0.02);
@@ -201,6 +201,21 @@ static void every_operation(void **state)
         }
         machine_close(&m);
     }
+}
+
+/* Twice as many ranks as cores: each kernel takes twice as long. */
+static void crowded_host(void **state)
+{
+    (void)state;
+    machine m;
+    machine_open(&m, "cpu");
+    smp_errors *errors = smp_errors_create();
+    const smp_task task = task_of(SMP_OP_MATMUL, 512, 512, 512);
+    const smp_cost before = cost_of(&m, task);
+    assert_int_equal(smp_cluster_set_gpus(m.cluster, 2 * m.cluster->cores, errors), SMP_OK);
+    near(cost_of(&m, task).compute_s, 2.0 * before.compute_s, 1e-12);
+    smp_errors_destroy(errors);
+    machine_close(&m);
 }
 
 static void collective_tasks(void **state)
@@ -307,8 +322,9 @@ int main(void)
         cmocka_unit_test(whole_waves),      cmocka_unit_test(few_rows),
         cmocka_unit_test(matmul_is_monotone), cmocka_unit_test(memory_bound),
         cmocka_unit_test(attention),        cmocka_unit_test(host_copies),
-        cmocka_unit_test(every_operation),  cmocka_unit_test(collective_tasks),
-        cmocka_unit_test(overheads),        cmocka_unit_test(published_products),
+        cmocka_unit_test(every_operation),  cmocka_unit_test(crowded_host),
+        cmocka_unit_test(collective_tasks), cmocka_unit_test(overheads),
+        cmocka_unit_test(published_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
