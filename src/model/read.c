@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a config.json from file, directory or shipped name, and refusing what we cannot. */
+#include "config.h"
+
 #include "model/family.h"
 
 #include "base/text.h"
 
-#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -171,11 +173,11 @@ smp_status smp_model_read(const char *name_or_path, smp_errors *errors, smp_mode
     }
     if (!status) {
         size_t n;
-        const char *text = smp_json_text(json, &n);
+        const char *text = smp_json_source(json, smp_json_root(json), &n);
         status = smp_model_parse(text, n, path, name_of_path(arena, path), errors, model_p);
     }
     smp_json_destroy(json);
-    smp_heap_free(found);
+    free(found);
     smp_arena_destroy(arena);
     return status;
 }
