@@ -316,7 +316,10 @@ static void test_refused_by_name(void **state)
             "add_cross_attention", "cross attention");
     REFUSED("{\"model_type\": \"gpt2\", \"scale_attn_weights\": false}", 1,
             "scale_attn_weights");
-    smp_model *model = parse("{\"model_type\": \"gpt2\", \"quantization_config\": {\"a\": 1},"
+    smp_model *model = parse("{\"model_type\": \"gpt2\", \"limit\": [0, Infinity],"
+                             "\"NaN\": \"Infinity\"}");
+    smp_model_destroy(model);
+    model = parse("{\"model_type\": \"gpt2\", \"quantization_config\": {\"a\": 1},"
                              "\"is_decoder\": false, \"add_cross_attention\": false,"
                              "\"torch_dtype\": \"bfloat16\", \"never_heard_of\": [1, 2]}");
     smp_model_destroy(model);
@@ -340,6 +343,9 @@ static void test_all_rules_at_once(void **state)
     REFUSED("{\"model_type\": \"llama\", \"hidden_size\": 4096.5}", 1, "hidden_size");
     REFUSED("{\"model_type\": \"llama\", \"hidden_size\": -1}", 1, "hidden_size");
     REFUSED("{\"model_type\": \"llama\", \"hidden_size\": \"4096\"}", 1, "hidden_size");
+    REFUSED("{\"model_type\": \"llama\", \"hidden_size\": NaN}", 1, "hidden_size");
+    REFUSED("{\"model_type\": \"llama\", \"head_dim\": Infinity, \"rope_theta\": -Infinity}", 2,
+            "head_dim", "rope_theta", "t.json:1:");
     REFUSED("{\"model_type\": \"llama\", \"model_type\": \"llama\"}", 1, "model_type");
 }
 
@@ -352,6 +358,14 @@ static void test_no_such_model(void **state)
     assert_null(model);
     assert_int_equal(smp_errors_count(errors), 1);
     smp_errors_destroy(errors);
+}
+
+static void test_name_in_any_case(void **state)
+{
+    (void)state;
+    smp_model *model = shipped("llama-3.1-70b");
+    assert_string_equal(smp_model_name(model), "Llama-3.1-70B");
+    smp_model_destroy(model);
 }
 
 /* ------------------------------------------------------------------- splits */
@@ -480,6 +494,7 @@ int main(void)
         cmocka_unit_test(test_refused_by_name),
         cmocka_unit_test(test_all_rules_at_once),
         cmocka_unit_test(test_no_such_model),
+        cmocka_unit_test(test_name_in_any_case),
         cmocka_unit_test(test_tensor_split),
         cmocka_unit_test(test_role_order),
         cmocka_unit_test(test_describe_text),
