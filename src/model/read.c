@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a config.json from file, directory or shipped name, and refusing what we cannot. */
+#include "config.h"
+
 #include "model/family.h"
 
 #include "base/text.h"
 
-#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -97,20 +99,51 @@ static smp_status read_facts(smp_facts *facts, smp_model *model)
     return SMP_OK;
 }
 
+/* Python writes NaN and Infinity, which are no JSON, and published files have them in keys
+ * that we do not read.  Outside of strings they become words of the same length, so that
+ * places stay true and such a value in a key that we do read is of the wrong type. */
+static void replace_python_words(char *text, size_t n)
+{
+    static const char *const words[][2] = {
+        {"-Infinity", "\"-infini\""}, {"Infinity", "\"infini\""}, {"NaN", "\"N\""}};
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == '"') {
+            in_string = !in_string;
+        } else if (in_string && text[i] == '\\') {
+            i++;
+        }
+        for (size_t w = 0; !in_string && w < sizeof words / sizeof words[0]; w++) {
+            size_t length = strlen(words[w][0]);
+            if (length <= n - i && memcmp(text + i, words[w][0], length) == 0) {
+                memcpy(text + i, words[w][1], length);
+                i += length - 1;
+                break;
+            }
+        }
+    }
+}
+
 smp_status smp_model_parse(const char *text, size_t n, const char *place_name,
                            const char *model_name, smp_errors *errors, smp_model **model_p)
 {
     smp_facts facts = {.errors = errors};
     smp_json *json = NULL;
-    smp_status status = smp_json_parse(text, n, place_name, errors, &json);
+    smp_arena *arena = smp_arena_create();
+    char *clean = SMP_ARENA_ARRAY(arena, n + 1, char);
+    if (n > 0) {
+        memcpy(clean, text, n);
+    }
+    replace_python_words(clean, n);
+    smp_status status = smp_json_parse(clean, n, place_name, errors, &json);
     if (status) {
+        smp_arena_destroy(arena);
         return status;
     }
-    smp_arena *arena = smp_arena_create();
     smp_model *model = SMP_ARENA_NEW(arena, smp_model);
     model->arena = arena;
     model->name = smp_arena_strdup(arena, model_name);
-    model->config = smp_arena_strndup(arena, text, n);
+    model->config = clean;
     facts.json = json;
     facts.object = smp_json_root(json);
     status = read_facts(&facts, model);
@@ -165,17 +198,16 @@ smp_status smp_model_read(const char *name_or_path, smp_errors *errors, smp_mode
         status = smp_find_config("models", name_or_path, errors, &found);
         path = found;
     }
-    smp_json *json = NULL;
+    smp_text text = {0};
     if (!status) {
-        status = smp_json_read(path, errors, &json);
+        status = smp_json_load(path, errors, &text);
     }
     if (!status) {
-        size_t n;
-        const char *text = smp_json_text(json, &n);
-        status = smp_model_parse(text, n, path, name_of_path(arena, path), errors, model_p);
+        status = smp_model_parse(text.data, text.length, path, name_of_path(arena, path),
+                                 errors, model_p);
     }
-    smp_json_destroy(json);
-    smp_heap_free(found);
+    smp_text_free(&text);
+    free(found);
     smp_arena_destroy(arena);
     return status;
 }
