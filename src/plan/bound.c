@@ -45,9 +45,15 @@ typedef struct head_entry {
     shown at[2][3];
 } head_entry;
 
+/* Bytes of communicators by what decides them, rank order and sharding being fixed. */
+typedef struct comm_key { uint32_t tensor, shard, gpus; } comm_key;
+typedef struct comm_entry { comm_key key; uint64_t bytes; } comm_entry;
+
 struct smp_bounds {
     head_entry *entries;
     size_t n, room;
+    comm_entry *comms;
+    size_t n_comm, comm_room;
 };
 
 smp_bounds *smp_bounds_create(void)
@@ -59,6 +65,7 @@ void smp_bounds_destroy(smp_bounds *bounds)
 {
     if (bounds) {
         free(bounds->entries);
+        free(bounds->comms);
         free(bounds);
     }
 }
@@ -372,6 +379,7 @@ static smp_status mesh_time(const smp_job *job, int64_t head_ps, smp_errors *err
     const smp_model *model = job->model;
     const uint64_t compute = dtype_bytes(s->precision);
     const uint64_t reduce = dtype_bytes(s->reduce_dtype);
+    /* gathers too: what is reduced once may stay gathered over the step */
     const int64_t rounds =
         s->accumulation == SMP_ACCUMULATION_EVERY ? (int64_t)job->micro_batches : 1;
     const units u = count_units(job);
@@ -391,7 +399,7 @@ static smp_status mesh_time(const smp_job *job, int64_t head_ps, smp_errors *err
                          collective_ps(job, SMP_OP_REDUCE_SCATTER, &shard, u.root * reduce) +
                          collective_ps(job, SMP_OP_ALL_REDUCE, &replica, root_shard * reduce) +
                          update_ps(job, u.shard);
-    *bound_ps_p = larger(larger(head_ps + ends, gathers),
+    *bound_ps_p = larger(larger(head_ps + ends, gathers * rounds),
                          larger(scatters * rounds, sums * rounds));
     smp_mesh_destroy(mesh);
     return SMP_OK;
@@ -413,18 +421,71 @@ smp_status smp_bound_time(smp_bounds *bounds, const smp_job *job, bool mesh, smp
     return SMP_OK;
 }
 
-/* Parameters, gradients and optimizer state that stay over the step. */
-static uint64_t state_bytes(const smp_job *job, const units *u)
+/* What the settings make of the units of parameters (src/step/lower_units.c). */
+typedef struct layout {
+    bool full, sharded, casts; /* sharding=full; by more than one rank; to compute precision */
+    bool gathers, keeps;       /* before use; from forward to backward */
+    bool whole_gradients;      /* the update reads gradients where backward wrote them */
+    bool once;                 /* reduced once a step */
+    uint64_t compute, master, reduce, moments; /* bytes of an element */
+} layout;
+
+static layout layout_of(const smp_job *job)
 {
     const smp_settings *s = &job->settings;
-    const uint64_t master = dtype_bytes(s->master);
-    const uint64_t moments = s->optimizer == SMP_OPTIMIZER_ADAMW ? 2 : 1;
-    if (s->sharding == SMP_SHARDING_OPTIMIZER) {
-        const uint64_t both = dtype_bytes(s->precision) + dtype_bytes(s->reduce_dtype);
-        return smp_add(smp_mul(u->whole, both), smp_mul(u->shard, master * (1 + moments)));
+    layout l = {
+        .full = s->sharding == SMP_SHARDING_FULL,
+        .sharded = s->sharding != SMP_SHARDING_NONE && s->hybrid_shard_degree > 1,
+        .casts = s->precision != s->master,
+        .once = job->micro_batches == 1 || s->accumulation == SMP_ACCUMULATION_LAST,
+        .compute = dtype_bytes(s->precision),
+        .master = dtype_bytes(s->master),
+        .reduce = dtype_bytes(s->reduce_dtype),
+    };
+    l.moments = l.master * (s->optimizer == SMP_OPTIMIZER_ADAMW ? 2 : 1);
+    l.gathers = l.full && (l.sharded || l.casts);
+    l.keeps = l.gathers && !s->reshard_after_forward;
+    l.whole_gradients = !l.full || (!l.sharded && l.reduce == l.master);
+    return l;
+}
+
+/* Parameters, gradients and optimizer state that stay over the step. */
+static uint64_t state_bytes(const layout *l, const units *u)
+{
+    const uint64_t shard = l->sharded ? u->shard : u->whole;
+    uint64_t sum = smp_mul(shard, l->moments);
+    if (!l->full) {
+        sum = smp_add(sum, smp_mul(u->whole, l->compute + l->reduce));
+        sum = smp_add(sum, l->casts ? smp_mul(shard, l->master) : 0);
+        return smp_add(sum, l->sharded && !l->once ? smp_mul(shard, l->master) : 0);
     }
-    return smp_mul(s->sharding == SMP_SHARDING_FULL ? u->shard : u->whole,
-                   master * (2 + moments));
+    sum = smp_add(sum, smp_mul(shard, l->master));
+    return smp_add(sum, l->whole_gradients ? smp_mul(u->whole, l->reduce)
+                                           : smp_mul(shard, l->master));
+}
+
+/* What lies beside all saved activations when backward begins: gathered units, whole
+ * gradients, and logits or the ring slots of blocks, whichever is more. */
+static uint64_t beside_bytes(const smp_job *job, const layout *l, const units *u)
+{
+    const smp_settings *s = &job->settings;
+    uint64_t sum = 0;
+    uint64_t ring = 0;
+    if (l->keeps) {
+        sum = smp_mul(u->whole, l->compute);
+    } else if (l->gathers) {
+        sum = smp_mul(u->root, l->compute);
+        ring = smp_mul(u->largest, l->compute);
+    }
+    if (!l->whole_gradients) {
+        const bool layers = l->once && job->micro_batches > 1;
+        sum = smp_add(sum, smp_mul(layers ? u->whole : u->root, l->reduce));
+        ring = smp_add(ring, layers ? 0 : smp_mul(u->largest, l->reduce));
+    }
+    const uint64_t tokens = smp_mul(s->micro_batch, job->batch.seq_len) / s->loss_chunks;
+    const uint64_t vocab = smp_local_vocab(job->model->vocab, s->tensor_parallel_degree);
+    const uint64_t logits = smp_mul(smp_mul(tokens, vocab), l->compute);
+    return smp_add(sum, logits > ring ? logits : ring);
 }
 
 /* Saved activations: measured stacks, extended to all layers; offloaded inputs are at least
@@ -450,40 +511,63 @@ static uint64_t saved_bytes(const smp_job *job, const head_entry *entry)
     return sum;
 }
 
+/* NCCL's buffers of the communicators of rank 0. */
+static smp_status communicator_bytes(smp_bounds *bounds, const smp_job *job, const layout *l,
+                                     smp_errors *errors, uint64_t *bytes_p)
+{
+    const smp_settings *s = &job->settings;
+    const comm_key key = {s->tensor_parallel_degree, s->hybrid_shard_degree, job->world};
+    for (size_t i = 0; i < bounds->n_comm; i++) {
+        if (memcmp(&bounds->comms[i].key, &key, sizeof key) == 0) {
+            *bytes_p = bounds->comms[i].bytes;
+            return SMP_OK;
+        }
+    }
+    const struct { smp_group group; bool used; } comms[] = {
+        {SMP_GROUP_SHARD, l->sharded && l->full}, /* gathers */
+        {SMP_GROUP_SHARD, true},                  /* reductions */
+        {SMP_GROUP_DENSE_REPLICA, true},
+        {SMP_GROUP_TENSOR, true},
+        {SMP_GROUP_WORLD, true},
+    };
+    smp_mesh *mesh = NULL;
+    const smp_status st = smp_mesh_create(job, errors, &mesh);
+    if (st != SMP_OK) {
+        return st;
+    }
+    uint64_t sum = 0;
+    for (size_t i = 0; i < sizeof comms / sizeof comms[0]; i++) {
+        smp_comm comm = {.group = comms[i].group,
+                         .ranks = smp_mesh_group_size(mesh, comms[i].group)};
+        if (comms[i].used && comm.ranks > 1) {
+            smp_mesh_placement(mesh, comm.group, 0, &comm.placement);
+            sum = smp_add(sum, smp_cost_comm_bytes(job->cluster, job->profile, &comm));
+        }
+    }
+    smp_mesh_destroy(mesh);
+    SMP_GROW(bounds->comms, bounds->n_comm, bounds->comm_room);
+    bounds->comms[bounds->n_comm++] = (comm_entry){key, sum};
+    *bytes_p = sum;
+    return SMP_OK;
+}
+
 smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job, smp_errors *errors,
                             uint64_t *bound_bytes_p)
 {
     const head_entry *entry = NULL;
-    smp_job plain = *job;
-    plain.settings.offload = false;
-    const smp_status st = find_head(bounds, &plain, errors, &entry);
+    const layout l = layout_of(job);
+    uint64_t sum = 0;
+    smp_status st = find_head(bounds, job, errors, &entry);
+    if (st == SMP_OK) {
+        st = communicator_bytes(bounds, job, &l, errors, &sum);
+    }
     if (st != SMP_OK) {
         return st;
     }
-    const smp_settings *s = &job->settings;
     const units u = count_units(job);
-    const uint64_t compute = dtype_bytes(s->precision);
-    const uint64_t reduce = dtype_bytes(s->reduce_dtype);
-    const bool sharded = s->sharding == SMP_SHARDING_FULL && s->hybrid_shard_degree > 1;
-    const bool mixed = s->sharding != SMP_SHARDING_OPTIMIZER && s->precision != s->master;
-    uint64_t gathered = 0;
-    if (sharded || mixed) {
-        gathered = smp_mul(u.root, compute);
-        if (sharded && !s->reshard_after_forward) {
-            gathered = smp_mul(u.whole - u.largest, compute);
-        }
-    }
-    uint64_t gradients = sharded ? smp_mul(u.largest, reduce) : 0;
-    if (sharded && s->accumulation == SMP_ACCUMULATION_LAST && job->micro_batches > 1) {
-        gathered = smp_add(gathered, smp_mul(u.blocks - u.largest, reduce));
-    }
-    const uint64_t block =
-        smp_add(sharded || mixed ? smp_mul(u.largest, compute) : 0, gradients);
-    const uint64_t tokens = smp_mul(s->micro_batch, job->batch.seq_len) / s->loss_chunks;
-    const uint64_t vocab = smp_local_vocab(job->model->vocab, s->tensor_parallel_degree);
-    const uint64_t logits = smp_mul(smp_mul(tokens, vocab), compute);
-    uint64_t sum = smp_add(state_bytes(job, &u), saved_bytes(job, entry));
-    sum = smp_add(sum, smp_add(gathered, logits > block ? logits : block));
-    *bound_bytes_p = smp_add(sum, smp_cost_context_bytes(job->profile));
+    sum = smp_add(sum, smp_cost_context_bytes(job->profile));
+    sum = smp_add(sum, state_bytes(&l, &u));
+    sum = smp_add(sum, saved_bytes(job, entry));
+    *bound_bytes_p = smp_add(sum, beside_bytes(job, &l, &u));
     return SMP_OK;
 }

@@ -113,8 +113,7 @@ static bool offload_other(const smp_job *job, smp_settings *s)
 static bool reshard_other(const smp_job *job, smp_settings *s)
 {
     s->reshard_after_forward = !s->reshard_after_forward;
-    return job->settings.hybrid_shard_degree > 1 &&
-           job->settings.sharding == SMP_SHARDING_FULL;
+    return job->settings.sharding == SMP_SHARDING_FULL;
 }
 
 static bool accumulation_other(const smp_job *job, smp_settings *s)

@@ -37,7 +37,8 @@ static bool acts(const smp_job *job, const char *key)
         return job->micro_batches > 1;
     }
     if (strcmp(key, "reshard_after_forward") == 0 || strcmp(key, "prefetch") == 0) {
-        return s->sharding == SMP_SHARDING_FULL && s->hybrid_shard_degree > 1;
+        return s->sharding == SMP_SHARDING_FULL &&
+               (s->hybrid_shard_degree > 1 || s->precision != s->master);
     }
     return true;
 }
@@ -45,7 +46,7 @@ static bool acts(const smp_job *job, const char *key)
 static void value_of(const smp_job *job, const char *key, char value[VALUE_BYTES])
 {
     if (!acts(job, key) || !smp_settings_get(&job->settings, key, value, VALUE_BYTES)) {
-        strcpy(value, "-");
+        snprintf(value, VALUE_BYTES, "-");
     }
 }
 

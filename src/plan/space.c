@@ -284,11 +284,14 @@ static bool respects_nodes(const smp_cluster *cluster, uint64_t tensor, uint64_t
 static bool is_copy(const smp_plan_space *space, const smp_point *point, const smp_job *job)
 {
     const smp_settings *s = &job->settings;
-    const bool gathers = s->sharding == SMP_SHARDING_FULL && s->hybrid_shard_degree > 1;
+    /* gathers, or casts to compute precision, that happen again for backward; without them
+     * prefetch saves nothing */
+    const bool gathers = s->sharding == SMP_SHARDING_FULL &&
+                         (s->hybrid_shard_degree > 1 || s->precision != s->master);
     return (s->tensor_parallel_degree == 1 && point->digit[SMP_DIM_SEQUENCE] > 0) ||
            (job->micro_batches == 1 && point->digit[SMP_DIM_ACCUMULATION] > 0) ||
-           (!gathers && (point->digit[SMP_DIM_RESHARD] > 0 ||
-                         point->digit[SMP_DIM_PREFETCH] > 0)) ||
+           (!gathers && point->digit[SMP_DIM_RESHARD] > 0) ||
+           ((!gathers || !s->reshard_after_forward) && point->digit[SMP_DIM_PREFETCH] > 0) ||
            (s->offload && !space->pinned[SMP_DIM_OFFLOAD] &&
             /* the last inputs, as many as the horizon, are never stored */
             s->sm_activation_offloading &&
