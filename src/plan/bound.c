@@ -18,6 +18,8 @@
  * their gradients.  What this leaves out only adds: workspaces, staging, padding,
  * communicators.
  */
+#include "config.h"
+
 #include "plan/plan.h"
 
 #include "base/numeric.h"

@@ -14,6 +14,8 @@
  * Memory from four micro-batches on depends on their number by token ids and targets alone,
  * which are there for the whole step: the memory plan walks four (src/step/memory.c).
  */
+#include "config.h"
+
 #include "plan/plan.h"
 
 #include "base/numeric.h"

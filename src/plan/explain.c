@@ -4,6 +4,8 @@
  * simulated, and compared part by part.  A sentence names what costs most: the bytes a
  * neighbour lacks, or the time it adds and the part of the step that grows most.
  */
+#include "config.h"
+
 #include "plan/plan.h"
 
 #include "base/numeric.h"

@@ -6,6 +6,8 @@
  * not, the front of those that fit, and the plans with their numbers.  plots/pareto.gp draws
  * them.
  */
+#include "config.h"
+
 #include "plan/plan.h"
 
 #include "base/numeric.h"
@@ -15,8 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-
-extern char **environ;
+#include <unistd.h>
 
 static int compare_spots(const void *left, const void *right)
 {

@@ -10,6 +10,8 @@
  * The inner documents are read by their own readers from text in which everything outside
  * them is blank, so that messages name lines and columns of the plan file.
  */
+#include "config.h"
+
 #include "plan/plan.h"
 
 #include "base/json.h"

@@ -5,6 +5,8 @@
  * Nothing here depends on the clock unless the options ask for timing, so the same search
  * prints the same bytes.
  */
+#include "config.h"
+
 #include "plan/plan.h"
 
 #include "base/numeric.h"

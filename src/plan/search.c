@@ -10,6 +10,8 @@
  * (gap 0).  Ties in time go to the smaller code, which uses fewer memory savers, so the
  * answer is the same with and without pruning.
  */
+#include "config.h"
+
 #include "plan/plan.h"
 
 #include "base/numeric.h"

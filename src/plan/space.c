@@ -7,6 +7,8 @@
  * (a horizon without offload, an accumulation rule with one micro-batch, resharding what is
  * not sharded) are skipped, so that every program is met once.
  */
+#include "config.h"
+
 #include "plan/plan.h"
 
 #include "base/numeric.h"

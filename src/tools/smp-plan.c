@@ -65,7 +65,8 @@ static const cli_program program = {
     .max_operands = 1,
 };
 
-static smp_status read_objective(const char *text, smp_errors *errors, smp_objective *objective_p)
+static smp_status read_objective(const char *text, smp_errors *errors,
+                                 smp_objective *objective_p)
 {
     static const char *const names[] = {"time", "cost", "gpus"};
     static const smp_objective values[] = {SMP_OBJECTIVE_TIME, SMP_OBJECTIVE_COST,
