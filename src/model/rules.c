@@ -243,7 +243,8 @@ void smp_facts_check(smp_facts *facts)
     if (smp_fact_u64(facts, SMP_FACT_HEADS) % smp_fact_u64(facts, SMP_FACT_KV_HEADS) != 0) {
         fail_divides(facts, SMP_FACT_KV_HEADS, SMP_FACT_HEADS);
     }
-    if (facts->family->position == SMP_POSITION_ROPE && !(facts->value[SMP_FACT_ALIBI] > 0)) {
+    if (facts->family->position == SMP_POSITION_ROPE &&
+        !(facts->value[SMP_FACT_ALIBI] > 0)) {
         check_rope(facts);
     }
     check_activation(facts);
