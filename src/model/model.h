@@ -101,6 +101,9 @@ struct smp_model {
     double rotary_frac;     /* of head_dim that is rotated */
     smp_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq, rope_high_freq, rope_original_positions;
+    double rope_attention_factor;  /* yarn, longrope: scale of cos and sin; else 1 */
+    double rope_beta_fast, rope_beta_slow;                    /* yarn */
+    const double *rope_short_factors, *rope_long_factors;     /* longrope: per pair */
     double embedding_dropout;
     double norm_eps, initializer_range;
     smp_block *kinds;
@@ -109,6 +112,9 @@ struct smp_model {
     smp_param *root;        /* embedding, positions, final norm, head (absent when tied) */
     uint32_t n_root;
     uint64_t parameters, active_parameters;
+    /* The first feature that the step program has no operation for, or NULL.  The lowering
+     * refuses such a model by this name; everything else works on it. */
+    const char *not_lowered;
 };
 
 /* Reads a model from the text of a config.json; `place_name` stands for the file. */
@@ -127,5 +133,10 @@ uint64_t smp_param_local_elems(const smp_model *model, const smp_block *block_or
 uint32_t smp_local_kv_heads(uint32_t kv_heads, uint32_t tensor_degree);
 /* Vocabulary of one tensor rank: padded up to a multiple of t, divided by t. */
 uint64_t smp_local_vocab(uint64_t vocab, uint32_t tensor_degree);
+
+/* Shape of the parameter on one tensor rank of degree t; out has n_dim places. */
+void smp_param_local_shape(const smp_model *model, const smp_block *block_or_null,
+                           const smp_param *param, uint32_t tensor_degree, uint64_t *shape);
+const char *smp_split_name(smp_split split);
 
 #endif
