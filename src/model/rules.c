@@ -183,7 +183,8 @@ static void check_experts(const smp_facts *facts)
     if (top_k == 0 || top_k > experts) {
         smp_place place = smp_fact_place(facts, SMP_FACT_TOP_K);
         (void)smp_fail(facts->errors, SMP_INPUT, &place,
-                       "%s %llu: must be from 1 to %llu experts", facts->key[SMP_FACT_TOP_K], (unsigned long long)top_k,
+                       "%s %llu: must be from 1 to %llu experts", facts->key[SMP_FACT_TOP_K],
+                       (unsigned long long)top_k,
                        (unsigned long long)experts);
     }
     if (groups > 0 && experts % groups != 0) {
