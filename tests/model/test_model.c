@@ -297,14 +297,12 @@ static void test_rope(void **state)
                 model->rope_attention_factor < 1.13864);
     assert_true(model->rope_beta_fast == 32 && model->rope_beta_slow == 1);
     smp_model_destroy(model);
-    REFUSED("{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"spiral\"}}", 1,"
-            ""spiral",
-            "$.rope_scaling.type");
-    REFUSED("{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"linear\"}}", 1,"
-            ""factor");
+    REFUSED("{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"spiral\"}}", 1,
+            "spiral", "$.rope_scaling.type");
+    REFUSED("{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"linear\"}}", 1,
+            "factor");
     REFUSED("{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"linear\","
-            "\"factor\": 2,"
-            "\"rope_type\": \"dynamic\"}}", 1, "must say the same");
+            "\"factor\": 2, \"rope_type\": \"dynamic\"}}", 1, "must say the same");
 }
 
 /* ----------------------------------------------------------------- bad input */
@@ -314,8 +312,8 @@ static void test_refused_by_name(void **state)
     (void)state;
     REFUSED("{}", 1, "model_type is missing", "llama");
     REFUSED("{\"auto_map\": {\"AutoConfig\": \"x.Y\"}}", 1, "auto_map");
-    REFUSED("{\"model_type\": \"nemotron_h\"}", 1, "nemotron_h", "gpt2", "qwen3","
-            ""t.json:1:16");
+    REFUSED("{\"model_type\": \"nemotron_h\"}", 1, "nemotron_h", "gpt2", "qwen3",
+            "t.json:1:16");
     REFUSED("{\"model_type\": \"x\", \"text_config\": {\"model_type\": \"y\"}}", 1, "\"y\"");
     REFUSED("{\"model_type\": 7}", 1, "model_type");
     REFUSED("[]", 1, "must be an object");
@@ -505,7 +503,7 @@ static void test_nested(void **state)
 {
     (void)state;
     const char *text = "{\"model_type\": \"llava\","
-            "\"text_config\": {\"model_type\": \"llama\"},"
+                       "\"text_config\": {\"model_type\": \"llama\"},"
                        "\"vision_config\": {}, \"tie_word_embeddings\": true}";
     smp_model *model = parse(text);
     assert_int_equal(model->parameters,
