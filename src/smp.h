@@ -417,6 +417,7 @@ typedef struct smp_plan_options {
     uint32_t top;     /* plans to return; 0 means 5 */
     bool prune;       /* false: price every candidate */
     double margin_frac; /* of capacity that a plan must leave free; default 0.03 */
+    bool timing;      /* print how long the search took: no two runs then print the same */
     /* Called now and then with what has been done of how much; may be NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
@@ -447,16 +448,22 @@ const smp_search_info *smp_plan_search_info(const smp_plan *plan);
 /* The table, why the alternatives lose, or the nearest plan; for people or as JSON. */
 SMP_CHECK smp_status smp_plan_print(const smp_plan *plan, bool json, FILE *stream,
                                     smp_errors *errors);
+/* Time against memory of every candidate that was simulated, the front and the plans; as
+ * smp_simulation_plot_memory. */
 SMP_CHECK smp_status smp_plan_pareto(const smp_plan *plan, const char *path,
                                      smp_errors *errors);
 
-/* A plan file holds one job with its inputs by value. */
-SMP_CHECK smp_status smp_plan_write(const smp_job *job, const char *path, smp_errors *errors);
+/* A plan file holds one job with its inputs by value.  `predicted` is what was predicted of
+ * the job, or NULL: it is then left out of the file. */
+SMP_CHECK smp_status smp_plan_write(const smp_job *job, const smp_report *predicted,
+                                    const char *path, smp_errors *errors);
 typedef struct smp_planned {
     smp_model *model;
     smp_cluster *cluster;
     smp_profile *profile;
-    smp_job job; /* unresolved, with every setting given */
+    smp_job job;           /* unresolved, with every setting given */
+    bool has_predicted;
+    smp_report predicted;  /* what the file says, the rest zero */
 } smp_planned;
 SMP_CHECK smp_status smp_plan_read(const char *path, smp_errors *errors, smp_planned **planned_p);
 void smp_planned_destroy(smp_planned *planned);
