@@ -42,7 +42,8 @@ static int compare_nodes(const void *a, const void *b)
     const node_index *x = a;
     const node_index *y = b;
 
-    return ((uintptr_t)x->node > (uintptr_t)y->node) - ((uintptr_t)x->node < (uintptr_t)y->node);
+    return ((uintptr_t)x->node > (uintptr_t)y->node)
+           - ((uintptr_t)x->node < (uintptr_t)y->node);
 }
 
 /* The index of a value's span; UINT32_MAX for a value of another document. */

@@ -303,9 +303,10 @@ static void test_members(void **state)
 static void test_wrong_types(void **state)
 {
     smp_errors *errors = smp_errors_create();
-    smp_json *json = parse("{\"a\": 1.5, \"b\": 18446744073709551616, \"c\": -1, \"d\": [1],\n"
-                           "\"e\": \"a string that is much longer than what one wants to see\"}",
-                           errors);
+    smp_json *json =
+        parse("{\"a\": 1.5, \"b\": 18446744073709551616, \"c\": -1, \"d\": [1],\n"
+              "\"e\": \"a string that is much longer than what one wants to see\"}",
+              errors);
     smp_reader r, inner;
     uint64_t u = 0;
     double d = 0;
@@ -327,8 +328,9 @@ static void test_wrong_types(void **state)
     check_text(smp_errors_text(errors, 2), "x:1:44: $.c: -1: must be a number of at least 0");
     check_text(smp_errors_text(errors, 3), "x:1:7: $.a: 1.5: must be a number from 0 to 1");
     check_text(smp_errors_text(errors, 4), "x:1:53: $.d: an array: must be a string");
-    check_text(smp_errors_text(errors, 5),
-               "x:2:6: $.e: \"a string that is much longer than what ...: must be true or false");
+    check_text(
+        smp_errors_text(errors, 5),
+        "x:2:6: $.e: \"a string that is much longer than what ...: must be true or false");
     check_text(smp_errors_text(errors, 6), "x:1:7: $.a: 1.5: must be an object");
     assert_int_equal(smp_errors_count(errors), 7);
     smp_json_destroy(json);
