@@ -87,6 +87,16 @@ void smp_errors_clear(smp_errors *errors);
  * exits with status 1. */
 void smp_on_out_of_memory(void (*handler)(size_t size_bytes));
 
+/* ---------------------------------------------------------------- progress */
+
+/* One line on a terminal that says how far a long run is: nothing in the first two seconds
+ * and nothing where `stream` is no terminal.  Its clock decides only when to print. */
+typedef struct smp_progress smp_progress;
+smp_progress *smp_progress_create(FILE *stream, const char *what); /* what: "searching" */
+/* `progress` is an smp_progress: the function fits smp_plan_options.progress. */
+void smp_progress_update(void *progress, uint64_t done, uint64_t total);
+void smp_progress_destroy(smp_progress *progress); /* wipes the line */
+
 /* ------------------------------------------------------------------ inputs */
 
 typedef struct smp_model smp_model;
