@@ -15,6 +15,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -89,10 +90,34 @@ static char *data_directory(void)
     return text.data;
 }
 
-/* DIRECTORY/NAME, or with .json after it; heap memory, or NULL if neither is a file. */
+/* The first entry of a directory, in byte order, that is NAME.json but for upper and lower
+ * case; heap memory, or NULL. */
+static char *find_any_case(const char *directory, const char *name)
+{
+    DIR *stream = opendir(directory);
+    struct dirent *entry;
+    smp_text best = {0};
+    size_t n = strlen(name);
+
+    while (stream != NULL && (entry = readdir(stream)) != NULL) {
+        if (strncasecmp(entry->d_name, name, n) == 0 && strcmp(entry->d_name + n, ".json") == 0
+            && (best.data == NULL || strcmp(entry->d_name, best.data) < 0)) {
+            smp_text_free(&best);
+            smp_text_add(&best, "%s", entry->d_name);
+        }
+    }
+    if (stream != NULL) {
+        (void)closedir(stream);
+    }
+    return best.data;
+}
+
+/* DIRECTORY/NAME, or with .json after it, or that in other case; heap memory, or NULL if
+ * none is a file. */
 static char *find_in(const char *directory, const char *name)
 {
     smp_text text = {0};
+    char *other;
 
     smp_text_add(&text, "%s/%s", directory, name);
     if (is_file(text.data)) {
@@ -103,6 +128,15 @@ static char *find_in(const char *directory, const char *name)
         return text.data;
     }
     smp_text_free(&text);
+    other = find_any_case(directory, name);
+    if (other != NULL) {
+        smp_text_add(&text, "%s/%s", directory, other);
+        free(other);
+        if (is_file(text.data)) {
+            return text.data;
+        }
+        smp_text_free(&text);
+    }
     return NULL;
 }
 

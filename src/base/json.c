@@ -266,7 +266,7 @@ static int read_all(int fd, smp_text *text)
     return error;
 }
 
-smp_status smp_json_read(const char *path, smp_errors *errors, smp_json **json_p)
+smp_status smp_json_load(const char *path, smp_errors *errors, smp_text *text_p)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     smp_text text = {0};
@@ -292,6 +292,18 @@ smp_status smp_json_read(const char *path, smp_errors *errors, smp_json **json_p
     if (error != 0) {
         smp_text_free(&text);
         return fail_read(path, error, errors);
+    }
+    *text_p = text;
+    return SMP_OK;
+}
+
+smp_status smp_json_read(const char *path, smp_errors *errors, smp_json **json_p)
+{
+    smp_text text;
+    smp_status status = smp_json_load(path, errors, &text);
+
+    if (status != SMP_OK) {
+        return status;
     }
     return parse_taken(text.data, text.length, path, errors, json_p);
 }

@@ -11,6 +11,7 @@
 #ifndef SMP_BASE_JSON_H
 #define SMP_BASE_JSON_H
 
+#include "base/text.h"
 #include "smp.h"
 
 #include <cjson/cJSON.h>
@@ -18,6 +19,8 @@
 typedef struct smp_json smp_json;
 
 SMP_CHECK smp_status smp_json_read(const char *path, smp_errors *errors, smp_json **json_p);
+/* The bytes of a file of at most 64 MiB, before any check; smp_text_free them. */
+SMP_CHECK smp_status smp_json_load(const char *path, smp_errors *errors, smp_text *text_p);
 /* `name` stands for the file in messages; the text is copied. */
 SMP_CHECK smp_status smp_json_parse(const char *text, size_t n, const char *name,
                                     smp_errors *errors, smp_json **json_p);
