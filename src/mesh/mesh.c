@@ -6,6 +6,8 @@
  * The members of a group are the ranks that differ in the digits of the group only, so their
  * order by rank is that of the number made of these digits alone.
  */
+#include "config.h"
+
 #include "mesh/mesh_int.h"
 
 #include "base/arena.h"
@@ -209,8 +211,7 @@ void smp_mesh_members(const smp_mesh *mesh, smp_group group, uint32_t rank, uint
     }
 }
 
-/* Groups of this kind that have members on the node and members elsewhere. */
-static uint32_t leaving(const smp_mesh *mesh, smp_group group, uint32_t node)
+uint32_t smp_mesh_leaving(const smp_mesh *mesh, smp_group group, uint32_t node)
 {
     const smp_digits *digits = &mesh->digits[group];
     uint32_t last = offset_of_member(digits, digits->ranks - 1);
@@ -230,8 +231,15 @@ static uint32_t leaving(const smp_mesh *mesh, smp_group group, uint32_t node)
     return count;
 }
 
-void smp_mesh_placement(const smp_mesh *mesh, smp_group group, uint32_t rank,
-                        smp_placement *placement_p)
+/* `table` holds smp_mesh_leaving of every node, or is NULL. */
+static uint32_t look_up(const uint32_t *table, const smp_mesh *mesh, smp_group group,
+                        uint32_t node)
+{
+    return table != NULL ? table[node] : smp_mesh_leaving(mesh, group, node);
+}
+
+void smp_mesh_place(const smp_mesh *mesh, smp_group group, uint32_t rank,
+                    const uint32_t *leaving, smp_placement *placement_p)
 {
     const smp_digits *digits = &mesh->digits[group];
     uint32_t first = smp_mesh_first_member(mesh, group, rank);
@@ -240,14 +248,14 @@ void smp_mesh_placement(const smp_mesh *mesh, smp_group group, uint32_t rank,
     bool wide = node != (first + offset_of_member(digits, digits->ranks - 1)) /
                             mesh->gpus_per_node;
 
-    p.sharers = wide ? leaving(mesh, group, node) : 0;
+    p.sharers = wide ? look_up(leaving, mesh, group, node) : 0;
     for (uint32_t i = 0; i < digits->ranks; i++) {
         uint32_t member = first + offset_of_member(digits, i);
         if (member / mesh->gpus_per_node != node) {
             p.most_per_node = here > p.most_per_node ? here : p.most_per_node;
             p.least_per_node = here < p.least_per_node ? here : p.least_per_node;
             node = member / mesh->gpus_per_node;
-            uint32_t sharers = leaving(mesh, group, node);
+            uint32_t sharers = look_up(leaving, mesh, group, node);
             p.sharers = sharers > p.sharers ? sharers : p.sharers;
             p.nodes++;
             here = 0;
@@ -261,4 +269,10 @@ void smp_mesh_placement(const smp_mesh *mesh, smp_group group, uint32_t rank,
     p.least_per_node = here < p.least_per_node ? here : p.least_per_node;
     p.stride = p.stride > 0 ? p.stride : 1;
     *placement_p = p;
+}
+
+void smp_mesh_placement(const smp_mesh *mesh, smp_group group, uint32_t rank,
+                        smp_placement *placement_p)
+{
+    smp_mesh_place(mesh, group, rank, NULL, placement_p);
 }

@@ -23,5 +23,10 @@ struct smp_mesh {
 bool smp_group_varies(smp_group group, smp_axis axis);
 /* The lowest rank of the group of `rank`: names the group. */
 uint32_t smp_mesh_first_member(const smp_mesh *mesh, smp_group group, uint32_t rank);
+/* Groups of this kind that have members on the node and members elsewhere. */
+uint32_t smp_mesh_leaving(const smp_mesh *mesh, smp_group group, uint32_t node);
+/* smp_mesh_placement with smp_mesh_leaving of every node at hand; NULL: not at hand. */
+void smp_mesh_place(const smp_mesh *mesh, smp_group group, uint32_t rank,
+                    const uint32_t *leaving, smp_placement *placement_p);
 
 #endif

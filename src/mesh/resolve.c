@@ -12,6 +12,8 @@
  * parallelism" and "reference"; the divisibility is that of AWS's own validator in
  * sagemaker-hyperpod-training-adapter-for-nemo, validate_distributed_degrees].
  */
+#include "config.h"
+
 #include "mesh/mesh.h"
 #include "mesh/settings.h"
 

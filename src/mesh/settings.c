@@ -5,6 +5,8 @@
  * Rules between settings, model and cluster are not here but in resolve.c; this file refuses
  * only what no job could use.
  */
+#include "config.h"
+
 #include "mesh/settings.h"
 
 #include "base/json.h"

@@ -35,7 +35,8 @@ static void add_block(line *lines, size_t *n_p, const smp_block *block, uint32_t
     size_t old = *n_p;
     for (uint32_t i = 0; i < block->n_param; i++) {
         size_t at = 0;
-        while (at < old && !(lines[at].block && same_param(lines[at].param, &block->params[i]))) {
+        while (at < old &&
+               !(lines[at].block && same_param(lines[at].param, &block->params[i]))) {
             at++;
         }
         if (at < old) {
@@ -92,10 +93,12 @@ static const char *scaling_name(smp_rope_scaling scaling)
 
 static const char *show_shape(smp_arena *arena, const smp_param *param, const uint64_t *shape)
 {
-    const char *text = param->n_dim == 1
-                           ? smp_arena_printf(arena, "%" PRIu64, shape[0])
-                           : smp_arena_printf(arena, "%" PRIu64 "x%" PRIu64, shape[0], shape[1]);
-    return text;
+    const char *each = param->count > 1 ? smp_arena_printf(arena, "%" PRIu64 "x", param->count)
+                                        : "";
+    if (param->n_dim == 1) {
+        return smp_arena_printf(arena, "%s%" PRIu64, each, shape[0]);
+    }
+    return smp_arena_printf(arena, "%s%" PRIu64 "x%" PRIu64, each, shape[0], shape[1]);
 }
 
 static void print_head(const smp_model *model, FILE *stream)
@@ -116,7 +119,8 @@ static void print_head(const smp_model *model, FILE *stream)
             block->attention.head_dim, block->attention.kv_heads);
     fprintf(stream, "positions          %s", position_name(model->position));
     if (model->position == SMP_POSITION_ROPE) {
-        fprintf(stream, " (theta %g, %s)", model->rope_theta, scaling_name(model->rope_scaling));
+        fprintf(stream, " (theta %g, %s)", model->rope_theta,
+                scaling_name(model->rope_scaling));
     }
     if (model->max_positions) {
         fprintf(stream, ", at most %" PRIu64, model->max_positions);
@@ -134,6 +138,19 @@ static const char *short_name(const line *l)
     return brace ? brace + 3 : l->param->name;
 }
 
+/* A name too long for its column stands on a line of its own. */
+static void print_name(const char *indent, const char *name, FILE *stream)
+{
+    const size_t column = 37;
+    size_t n = strlen(indent) + strlen(name);
+    fprintf(stream, "%s%s", indent, name);
+    if (n > column) {
+        fprintf(stream, "\n");
+        n = 0;
+    }
+    fprintf(stream, "%*s ", (int)(column - n), "");
+}
+
 static void print_table(const smp_model *model, const line *lines, size_t n, uint32_t degree,
                         smp_arena *arena, FILE *stream)
 {
@@ -149,7 +166,7 @@ static void print_table(const smp_model *model, const line *lines, size_t n, uin
             fprintf(stream, "%.*s\n", (int)(brace + 3 - param->name), param->name);
         }
         smp_param_local_shape(model, lines[i].block, param, degree, local);
-        fprintf(stream, "%s%-*s ", brace ? "  " : "", brace ? 35 : 37, short_name(&lines[i]));
+        print_name(brace ? "  " : "", short_name(&lines[i]), stream);
         if (lines[i].block) {
             fprintf(stream, "%6u", lines[i].layers);
         } else {
@@ -207,6 +224,7 @@ static void out_table(smp_json_out *out, const smp_model *model, const line *lin
         smp_out_object(out, NULL);
         smp_out_string(out, "name", param->name);
         smp_out_u64(out, "layers", lines[i].layers);
+        smp_out_u64(out, "experts", param->count > 1 ? param->count : 0);
         out_shape(out, "shape", param, param->shape);
         smp_out_string(out, "split", smp_split_name(param->split));
         out_shape(out, "local_shape", param, local);

@@ -9,23 +9,9 @@
 
 const smp_row smp_llama_block[] = {
     SMP_V(NORM1_W, LAYER "input_layernorm.weight", HIDDEN, NONE),
-    SMP_W(Q_W, LAYER "self_attn.q_proj.weight", Q, HIDDEN, OUT),
-    SMP_W(K_W, LAYER "self_attn.k_proj.weight", KV, HIDDEN, KV),
-    SMP_W(V_W, LAYER "self_attn.v_proj.weight", KV, HIDDEN, KV),
-    SMP_V_IF(QKV_BIAS, Q_B, LAYER "self_attn.q_proj.bias", Q, OUT),
-    SMP_V_IF(QKV_BIAS, K_B, LAYER "self_attn.k_proj.bias", KV, KV),
-    SMP_V_IF(QKV_BIAS, V_B, LAYER "self_attn.v_proj.bias", KV, KV),
-    SMP_V_IF(QK_NORM, Q_NORM_W, LAYER "self_attn.q_norm.weight", HEAD_DIM, NONE),
-    SMP_V_IF(QK_NORM, K_NORM_W, LAYER "self_attn.k_norm.weight", HEAD_DIM, NONE),
-    SMP_W(O_W, LAYER "self_attn.o_proj.weight", HIDDEN, Q, IN),
-    SMP_V_IF(OUT_BIAS, O_B, LAYER "self_attn.o_proj.bias", HIDDEN, NONE),
+    SMP_ROWS_ATTENTION(LAYER),
     SMP_V(NORM2_W, LAYER "post_attention_layernorm.weight", HIDDEN, NONE),
-    SMP_W(GATE_W, LAYER "mlp.gate_proj.weight", FFN, HIDDEN, OUT),
-    SMP_W(UP_W, LAYER "mlp.up_proj.weight", FFN, HIDDEN, OUT),
-    SMP_V_IF(MLP_BIAS, GATE_B, LAYER "mlp.gate_proj.bias", FFN, OUT),
-    SMP_V_IF(MLP_BIAS, UP_B, LAYER "mlp.up_proj.bias", FFN, OUT),
-    SMP_W(DOWN_W, LAYER "mlp.down_proj.weight", HIDDEN, FFN, IN),
-    SMP_V_IF(MLP_BIAS, DOWN_B, LAYER "mlp.down_proj.bias", HIDDEN, NONE),
+    SMP_ROWS_MLP(LAYER),
     SMP_END_ROWS,
 };
 

@@ -24,6 +24,22 @@ static smp_status refuse_type(const smp_facts *facts, const cJSON *node, const c
     return status;
 }
 
+/* A config of several models (text and vision, say): the text model is read from its
+ * text_config when that is of a supported family; "tie_word_embeddings" may stand outside. */
+static bool enter_text_config(smp_facts *facts)
+{
+    const cJSON *nested = smp_object_at(facts->object, "text_config");
+    const cJSON *type = nested ? smp_object_at(nested, "model_type") : NULL;
+    const smp_family *family =
+        cJSON_IsString(type) ? smp_family_find(type->valuestring) : NULL;
+    if (family) {
+        facts->family = family;
+        facts->outer = facts->object;
+        facts->object = nested;
+    }
+    return family != NULL;
+}
+
 /* Sets the family, or tells which ones there are. */
 static smp_status find_family(smp_facts *facts)
 {
@@ -40,7 +56,7 @@ static smp_status find_family(smp_facts *facts)
         status = refuse_type(facts, type ? type : root, what.data);
     } else {
         facts->family = smp_family_find(type->valuestring);
-        if (!facts->family) {
+        if (!facts->family && !enter_text_config(facts)) {
             const cJSON *nested = smp_object_at(root, "text_config.model_type");
             smp_text_add(&what, "model_type \"%.60s\"", type->valuestring);
             if (cJSON_IsString(nested)) {

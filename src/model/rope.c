@@ -182,7 +182,7 @@ void smp_rope_read(smp_facts *facts, smp_model *model)
     model->rope_scaling = SMP_ROPE_PLAIN;
     model->rope_original_positions = (double)model->max_positions;
     model->rope_attention_factor = 1;
-    if (facts->family->position != SMP_POSITION_ROPE) {
+    if (facts->family->position != SMP_POSITION_ROPE || facts->family->ignores_rope_scaling) {
         return;
     }
     if (!smp_read_object(&outer, "rope_scaling", false, &reader) &&

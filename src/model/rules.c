@@ -71,17 +71,40 @@ static void fail_divides(const smp_facts *facts, smp_fact fact, smp_fact into)
     smp_text_free(&legal);
 }
 
+/* Experts: shared ones, and the choice among all. */
+static void derive_experts(smp_facts *facts)
+{
+    double *v = facts->value;
+    if (v[SMP_FACT_SHARED_EXPERTS] > 0) {
+        v[SMP_FACT_SHARED_FFN] = v[SMP_FACT_SHARED_EXPERTS] * v[SMP_FACT_MOE_FFN];
+    }
+    if (v[SMP_FACT_Q_LORA] > 0) {
+        v[SMP_FACT_Q_DOWN_BIAS] = v[SMP_FACT_QKV_BIAS];
+    }
+    if (v[SMP_FACT_EMBEDDING_WIDTH] < 0) {
+        v[SMP_FACT_EMBEDDING_WIDTH] = v[SMP_FACT_HIDDEN];
+    }
+    v[SMP_FACT_EMBEDDING_PROJECTED] = v[SMP_FACT_EMBEDDING_WIDTH] != v[SMP_FACT_HIDDEN];
+    v[SMP_FACT_TWO_NORMS] = !(v[SMP_FACT_SINGLE_NORM] > 0);
+}
+
 /* What the library derives where a key is absent or null. */
 static void derive(smp_facts *facts)
 {
     double *v = facts->value;
+    if (facts->family->derive) {
+        facts->family->derive(facts);
+    }
+    derive_experts(facts);
     uint64_t hidden = smp_fact_u64(facts, SMP_FACT_HIDDEN);
     uint64_t heads = smp_fact_u64(facts, SMP_FACT_HEADS);
 
     if (v[SMP_FACT_KV_HEADS] < 0) {
         v[SMP_FACT_KV_HEADS] = (double)heads;
     }
-    if (v[SMP_FACT_HEAD_DIM] < 0) {
+    if (v[SMP_FACT_HEAD_DIM] < 0 && v[SMP_FACT_KV_LORA] > 0) {
+        v[SMP_FACT_HEAD_DIM] = v[SMP_FACT_QK_NOPE] + v[SMP_FACT_QK_ROPE];
+    } else if (v[SMP_FACT_HEAD_DIM] < 0) {
         if (hidden % heads != 0) {
             fail_divides(facts, SMP_FACT_HEADS, SMP_FACT_HIDDEN);
         }
@@ -102,7 +125,10 @@ static void derive(smp_facts *facts)
 static void check_rope(const smp_facts *facts)
 {
     uint64_t head_dim = smp_fact_u64(facts, SMP_FACT_HEAD_DIM);
-    uint64_t rotated = (uint64_t)((double)head_dim * facts->value[SMP_FACT_ROTARY_FRAC]);
+    bool latent = facts->value[SMP_FACT_KV_LORA] > 0;
+    uint64_t rotated = latent ? smp_fact_u64(facts, SMP_FACT_QK_ROPE)
+                              : (uint64_t)((double)head_dim *
+                                           facts->value[SMP_FACT_ROTARY_FRAC]);
     bool given = facts->node[SMP_FACT_HEAD_DIM] != NULL;
     if (rotated >= 2 && rotated % 2 == 0) {
         return;
@@ -127,7 +153,8 @@ static void check_layer_types(const smp_facts *facts)
     for (const cJSON *item = list->child; item; item = item->next, n++) {
         const char *word = cJSON_IsString(item) ? item->valuestring : NULL;
         if (!word || (strcmp(word, "full_attention") != 0 &&
-                      strcmp(word, "sliding_attention") != 0)) {
+                      strcmp(word, "sliding_attention") != 0 &&
+                      strcmp(word, "chunked_attention") != 0)) {
             smp_place place = smp_json_place(facts->json, item);
             (void)smp_fail(facts->errors, SMP_INPUT, &place,
                            "layer_types \"%.40s\": not supported (legal: full_attention, "
@@ -140,6 +167,40 @@ static void check_layer_types(const smp_facts *facts)
         (void)smp_fail(facts->errors, SMP_INPUT, &place,
                        "layer_types has %llu entries: must have one for each of %llu layers",
                        (unsigned long long)n, (unsigned long long)layers);
+    }
+}
+
+static void check_experts(const smp_facts *facts)
+{
+    uint64_t experts = smp_fact_u64(facts, SMP_FACT_EXPERTS);
+    uint64_t top_k = smp_fact_u64(facts, SMP_FACT_TOP_K);
+    uint64_t groups = smp_fact_u64(facts, SMP_FACT_GROUPS);
+    uint64_t topk_groups = smp_fact_u64(facts, SMP_FACT_TOPK_GROUPS);
+    const char *scoring = facts->word[SMP_FACT_SCORING];
+    if (experts == 0) {
+        return;
+    }
+    if (top_k == 0 || top_k > experts) {
+        smp_place place = smp_fact_place(facts, SMP_FACT_TOP_K);
+        (void)smp_fail(facts->errors, SMP_INPUT, &place,
+                       "%s %llu: must be from 1 to %llu experts", facts->key[SMP_FACT_TOP_K],
+                       (unsigned long long)top_k,
+                       (unsigned long long)experts);
+    }
+    if (groups > 0 && experts % groups != 0) {
+        fail_divides(facts, SMP_FACT_GROUPS, SMP_FACT_EXPERTS);
+    }
+    if (groups > 0 && topk_groups > groups) {
+        smp_place place = smp_fact_place(facts, SMP_FACT_TOPK_GROUPS);
+        (void)smp_fail(facts->errors, SMP_INPUT, &place, "%s %llu: must be at most %s %llu",
+                       facts->key[SMP_FACT_TOPK_GROUPS], (unsigned long long)topk_groups,
+                       facts->key[SMP_FACT_GROUPS], (unsigned long long)groups);
+    }
+    if (scoring && strcmp(scoring, "softmax") != 0 && strcmp(scoring, "sigmoid") != 0) {
+        smp_place place = smp_fact_place(facts, SMP_FACT_SCORING);
+        (void)smp_fail(facts->errors, SMP_INPUT, &place,
+                       "%s \"%.40s\": not supported (legal: softmax, sigmoid)",
+                       facts->key[SMP_FACT_SCORING], scoring);
     }
 }
 
@@ -183,9 +244,11 @@ void smp_facts_check(smp_facts *facts)
     if (smp_fact_u64(facts, SMP_FACT_HEADS) % smp_fact_u64(facts, SMP_FACT_KV_HEADS) != 0) {
         fail_divides(facts, SMP_FACT_KV_HEADS, SMP_FACT_HEADS);
     }
-    if (facts->family->position == SMP_POSITION_ROPE) {
+    if (facts->family->position == SMP_POSITION_ROPE &&
+        !(facts->value[SMP_FACT_ALIBI] > 0)) {
         check_rope(facts);
     }
     check_activation(facts);
     check_layer_types(facts);
+    check_experts(facts);
 }

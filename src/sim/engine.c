@@ -1,0 +1,683 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The event engine: which task runs when.  Not what it costs (src/cost), nor what the times
+ * mean (parts.c).
+ *
+ * An actor is a stream of a class.  It runs its tasks in issue order, one at a time, so at
+ * most one event per actor is pending and the event queue never holds more than classes x
+ * streams entries: it is a binary heap in one small array.  Everything else is looked up in
+ * tables made once per run:
+ *
+ *   position   A task's running number on its stream is position0[instance][stream] + its rank
+ *              among the tasks of its segment on that stream.  "Has the awaited task ended?"
+ *              is then one comparison with the number of tasks its stream has completed.
+ *   blocked    An actor that meets an unfinished wait remembers the position it needs and sets
+ *              its bit with the stream it waits for; completing a task looks at those bits only.
+ *
+ * Collectives of communicators in which several classes meet are matched by (communicator
+ * name, group, meeting) and their running number on it in issue order.
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "sim/sim.h"
+
+#include "base/numeric.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STREAMS = SMP_STREAMS };
+#define NO_CHANNEL UINT32_MAX
+
+/* What the engine reads of a stored task. */
+typedef struct site {
+    uint32_t rank;      /* among the tasks of its segment on its stream */
+    uint32_t comm_rank; /* among the collectives of its segment on its communicator */
+    uint8_t stream;
+    uint8_t comm;       /* SMP_NO_COMM also where only one class meets */
+} site;
+
+/* Tables of one program. */
+typedef struct lane {
+    const smp_program *program;
+    const int64_t *duration_ps;
+    site *sites;           /* by task of the program */
+    uint32_t *list0;       /* [segment * STREAMS + stream]: slice of `lists`, one more at the end */
+    uint16_t *lists;       /* tasks of a segment on a stream, ascending */
+    uint32_t *position0;   /* [instance * STREAMS + stream] */
+    uint32_t *wait_index0; /* by pattern: slice of wait_index */
+    uint32_t *wait_tasks;  /* by pattern: tasks it has entries for */
+    uint32_t *wait_index;  /* first wait of a task; one more at the end of each pattern */
+    uint32_t *sequence0;   /* [instance * n_comm + comm], only with several classes */
+    uint32_t *channel;     /* by communicator, or NO_CHANNEL */
+    int64_t *issue0_ps;    /* by instance: host time before it; NULL without a host */
+    int64_t *issue_ps;     /* by task: host time inside the segment, itself included */
+} lane;
+
+typedef enum actor_state { ACTOR_IDLE, ACTOR_ISSUE, ACTOR_RUNNING, ACTOR_MEETING } actor_state;
+
+typedef struct actor {
+    uint32_t instance;     /* of the task at the head; n_instance: all done */
+    uint32_t item;         /* of that task in the segment's list of this stream */
+    uint32_t wait;         /* next wait to look at */
+    uint32_t need;         /* position awaited while blocked */
+    uint32_t done;         /* tasks completed */
+    uint32_t blocked;      /* streams of this class that await this one, as bits */
+    uint32_t next_meeting; /* list of actors in one rendezvous */
+    actor_state state;
+    bool has_waits;        /* `wait` is set for the head */
+    int64_t ready_ps, start_ps;
+} actor;
+
+/* A collective that some classes have reached and others have not. */
+typedef struct meeting {
+    uint32_t sequence;
+    uint32_t arrived;
+    uint32_t first;        /* actor; linked by next_meeting */
+    int64_t duration_ps;   /* longest of the classes' */
+} meeting;
+
+typedef struct channel {
+    uint32_t members;      /* classes that meet here */
+    uint32_t n_open;
+    meeting *open;         /* members x STREAMS places: no class can be in more */
+} channel;
+
+typedef struct event {
+    int64_t time_ps;
+    uint32_t actor;
+} event;
+
+typedef struct engine {
+    const smp_engine_input *input;
+    smp_arena *arena;
+    lane *lanes;
+    uint32_t n_lane;
+    actor *actors;         /* [class * STREAMS + stream] */
+    channel *channels;
+    event *heap;
+    uint32_t n_heap;
+    int64_t now_ps;
+    uint32_t cause_class, cause_instance; /* the task that just ended */
+    uint16_t cause_task;
+    bool has_cause;
+} engine;
+
+/* ------------------------------------------------------------------- tables */
+
+static void make_lists(smp_arena *arena, lane *lane_)
+{
+    const smp_program *program = lane_->program;
+    lane_->sites = SMP_ARENA_ARRAY(arena, program->n_task, site);
+    lane_->lists = SMP_ARENA_ARRAY(arena, program->n_task, uint16_t);
+    lane_->list0 = SMP_ARENA_ARRAY(arena, (size_t)program->n_segment * STREAMS + 1, uint32_t);
+    uint32_t used = 0;
+    for (uint32_t g = 0; g < program->n_segment; g++) {
+        const smp_segment *segment = &program->segments[g];
+        for (uint32_t s = 0; s < STREAMS; s++) {
+            lane_->list0[g * STREAMS + s] = used;
+            uint32_t rank = 0;
+            for (uint32_t t = 0; t < segment->n_task; t++) {
+                site *site_ = &lane_->sites[segment->task0 + t];
+                if (program->tasks[segment->task0 + t].stream == s) {
+                    site_->rank = rank++;
+                    site_->stream = (uint8_t)s;
+                    lane_->lists[used++] = (uint16_t)t;
+                }
+            }
+        }
+    }
+    lane_->list0[program->n_segment * STREAMS] = used;
+}
+
+static void make_positions(smp_arena *arena, lane *lane_)
+{
+    const smp_program *program = lane_->program;
+    size_t n = (size_t)program->n_instance * STREAMS;
+    lane_->position0 = SMP_ARENA_ARRAY(arena, n, uint32_t);
+    uint32_t total[STREAMS] = {0};
+    for (uint32_t i = 0; i < program->n_instance; i++) {
+        memcpy(&lane_->position0[(size_t)i * STREAMS], total, sizeof total);
+        const uint32_t *list0 = &lane_->list0[program->order[i].segment * STREAMS];
+        for (uint32_t s = 0; s < STREAMS; s++) {
+            total[s] += list0[s + 1] - list0[s];
+        }
+    }
+}
+
+static void make_wait_index(smp_arena *arena, lane *lane_)
+{
+    const smp_program *program = lane_->program;
+    lane_->wait_index0 = SMP_ARENA_ARRAY(arena, program->n_pattern, uint32_t);
+    lane_->wait_tasks = SMP_ARENA_ARRAY(arena, program->n_pattern, uint32_t);
+    size_t total = 0;
+    for (uint32_t p = 0; p < program->n_pattern; p++) {
+        const smp_pattern *pattern = &program->patterns[p];
+        const smp_wait *waits = &program->waits[pattern->wait0];
+        lane_->wait_index0[p] = (uint32_t)total;
+        lane_->wait_tasks[p] = pattern->n_wait ? waits[pattern->n_wait - 1].task + 1u : 0;
+        total += lane_->wait_tasks[p] + 1;
+    }
+    lane_->wait_index = SMP_ARENA_ARRAY(arena, total, uint32_t);
+    for (uint32_t p = 0; p < program->n_pattern; p++) {
+        const smp_pattern *pattern = &program->patterns[p];
+        uint32_t *index = &lane_->wait_index[lane_->wait_index0[p]];
+        uint32_t w = 0;
+        for (uint32_t t = 0; t <= lane_->wait_tasks[p]; t++) {
+            while (w < pattern->n_wait && program->waits[pattern->wait0 + w].task < t) {
+                w++;
+            }
+            index[t] = pattern->wait0 + w;
+        }
+    }
+}
+
+static void make_issue(smp_arena *arena, lane *lane_, const int64_t *host_issue_ps)
+{
+    const smp_program *program = lane_->program;
+    lane_->issue_ps = SMP_ARENA_ARRAY(arena, program->n_task, int64_t);
+    lane_->issue0_ps = SMP_ARENA_ARRAY(arena, program->n_instance, int64_t);
+    for (uint32_t g = 0; g < program->n_segment; g++) {
+        const smp_segment *segment = &program->segments[g];
+        int64_t sum_ps = 0;
+        for (uint32_t t = 0; t < segment->n_task; t++) {
+            sum_ps += host_issue_ps[segment->task0 + t];
+            lane_->issue_ps[segment->task0 + t] = sum_ps;
+        }
+    }
+    int64_t host_ps = 0;
+    for (uint32_t i = 0; i < program->n_instance; i++) {
+        const smp_segment *segment = &program->segments[program->order[i].segment];
+        lane_->issue0_ps[i] = host_ps;
+        if (segment->n_task > 0) {
+            host_ps += lane_->issue_ps[segment->task0 + segment->n_task - 1];
+        }
+    }
+}
+
+/* Running numbers of collectives on the communicators that have a channel. */
+static void make_sequences(smp_arena *arena, lane *lane_)
+{
+    const smp_program *program = lane_->program;
+    uint32_t n = program->n_comm;
+    bool any = false;
+    for (uint32_t k = 0; k < n; k++) {
+        any = any || lane_->channel[k] != NO_CHANNEL;
+    }
+    if (!any) {
+        for (uint32_t t = 0; t < program->n_task; t++) {
+            lane_->sites[t].comm = SMP_NO_COMM;
+        }
+        return;
+    }
+    uint32_t *count = SMP_ARENA_ARRAY(arena, n, uint32_t);
+    uint32_t *in_segment = SMP_ARENA_ARRAY(arena, (size_t)program->n_segment * n, uint32_t);
+    for (uint32_t g = 0; g < program->n_segment; g++) {
+        const smp_segment *segment = &program->segments[g];
+        for (uint32_t t = segment->task0; t < segment->task0 + segment->n_task; t++) {
+            uint8_t comm = program->tasks[t].comm;
+            lane_->sites[t].comm = SMP_NO_COMM;
+            if (comm != SMP_NO_COMM && lane_->channel[comm] != NO_CHANNEL) {
+                lane_->sites[t].comm = comm;
+                lane_->sites[t].comm_rank = in_segment[(size_t)g * n + comm]++;
+            }
+        }
+    }
+    lane_->sequence0 = SMP_ARENA_ARRAY(arena, (size_t)program->n_instance * n, uint32_t);
+    for (uint32_t i = 0; i < program->n_instance; i++) {
+        uint32_t g = program->order[i].segment;
+        for (uint32_t k = 0; k < n; k++) {
+            lane_->sequence0[(size_t)i * n + k] = count[k];
+            count[k] += in_segment[(size_t)g * n + k];
+        }
+    }
+}
+
+/* One communicator of one class, before channels are numbered. */
+typedef struct seat {
+    const smp_comm *comm;
+    uint32_t lane, index;
+} seat;
+
+static int seat_compare(const void *a_, const void *b_)
+{
+    const seat *a = a_;
+    const seat *b = b_;
+    if (a->comm->group != b->comm->group) {
+        return a->comm->group < b->comm->group ? -1 : 1;
+    }
+    if (a->comm->meeting != b->comm->meeting) {
+        return a->comm->meeting < b->comm->meeting ? -1 : 1;
+    }
+    int order = strcmp(a->comm->name, b->comm->name);
+    if (order != 0) {
+        return order;
+    }
+    return a->lane < b->lane ? -1 : a->lane > b->lane;
+}
+
+static bool seat_meets(const seat *a, const seat *b)
+{
+    return a->comm->group == b->comm->group && a->comm->meeting == b->comm->meeting &&
+           strcmp(a->comm->name, b->comm->name) == 0;
+}
+
+/* Numbers the communicators in which several classes meet. */
+static void make_channels(engine *engine_)
+{
+    uint32_t n = 0;
+    for (uint32_t c = 0; c < engine_->n_lane; c++) {
+        lane *lane_ = &engine_->lanes[c];
+        lane_->channel = SMP_ARENA_ARRAY(engine_->arena, lane_->program->n_comm, uint32_t);
+        n += lane_->program->n_comm;
+    }
+    seat *seats = SMP_ARENA_ARRAY(engine_->arena, n, seat);
+    uint32_t used = 0;
+    for (uint32_t c = 0; c < engine_->n_lane; c++) {
+        const smp_program *program = engine_->lanes[c].program;
+        for (uint32_t k = 0; k < program->n_comm; k++) {
+            seats[used++] = (seat){.comm = &program->comms[k], .lane = c, .index = k};
+        }
+    }
+    if (n > 0) {
+        qsort(seats, n, sizeof *seats, seat_compare);
+    }
+    engine_->channels = SMP_ARENA_ARRAY(engine_->arena, n, channel);
+    uint32_t n_channel = 0;
+    for (uint32_t first = 0, end = 0; first < n; first = end) {
+        for (end = first; end < n && seat_meets(&seats[first], &seats[end]); end++) {
+        }
+        uint32_t number = end - first > 1 ? n_channel++ : NO_CHANNEL;
+        for (uint32_t i = first; i < end; i++) {
+            engine_->lanes[seats[i].lane].channel[seats[i].index] = number;
+        }
+        if (number != NO_CHANNEL) {
+            channel *channel_ = &engine_->channels[number];
+            channel_->members = end - first;
+            channel_->open = SMP_ARENA_ARRAY(engine_->arena, (size_t)(end - first) * STREAMS,
+                                             meeting);
+        }
+    }
+}
+
+static void engine_init(engine *engine_, const smp_engine_input *input)
+{
+    const smp_step *step = input->step;
+    smp_arena *arena = smp_arena_create();
+    *engine_ = (engine){.input = input, .arena = arena, .n_lane = step->n_program};
+    engine_->lanes = SMP_ARENA_ARRAY(arena, step->n_program, lane);
+    engine_->actors = SMP_ARENA_ARRAY(arena, (size_t)step->n_program * STREAMS, actor);
+    engine_->heap = SMP_ARENA_ARRAY(arena, (size_t)step->n_program * STREAMS + 1, event);
+    for (uint32_t c = 0; c < step->n_program; c++) {
+        lane *lane_ = &engine_->lanes[c];
+        lane_->program = step->programs[c];
+        lane_->duration_ps = input->duration_ps[c];
+        make_lists(arena, lane_);
+        make_positions(arena, lane_);
+        make_wait_index(arena, lane_);
+        if (input->host_issue_ps) {
+            make_issue(arena, lane_, input->host_issue_ps[c]);
+        }
+    }
+    make_channels(engine_);
+    for (uint32_t c = 0; c < step->n_program; c++) {
+        make_sequences(arena, &engine_->lanes[c]);
+    }
+}
+
+/* -------------------------------------------------------------------- queue */
+
+static inline bool event_before(const event *a, const event *b)
+{
+    return a->time_ps < b->time_ps || (a->time_ps == b->time_ps && a->actor < b->actor);
+}
+
+static void push(engine *engine_, int64_t time_ps, uint32_t actor_index)
+{
+    event *heap = engine_->heap;
+    event new_event = {.time_ps = time_ps, .actor = actor_index};
+    uint32_t at = engine_->n_heap++;
+    while (at > 0 && event_before(&new_event, &heap[(at - 1) / 2])) {
+        heap[at] = heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    heap[at] = new_event;
+}
+
+static event pop(engine *engine_)
+{
+    event *heap = engine_->heap;
+    event top = heap[0];
+    event last = heap[--engine_->n_heap];
+    uint32_t at = 0;
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= engine_->n_heap) {
+            break;
+        }
+        if (child + 1 < engine_->n_heap && event_before(&heap[child + 1], &heap[child])) {
+            child++;
+        }
+        if (!event_before(&heap[child], &last)) {
+            break;
+        }
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = last;
+    return top;
+}
+
+/* ---------------------------------------------------------------------- run */
+
+/* The stored task at the head of an actor. */
+static inline uint32_t head_task(const lane *lane_, const actor *actor_, uint32_t stream)
+{
+    uint32_t g = lane_->program->order[actor_->instance].segment;
+    return lane_->lists[lane_->list0[g * STREAMS + stream] + actor_->item];
+}
+
+/* Moves to the next task of the stream at or after (instance, item). */
+static void settle(const lane *lane_, actor *actor_, uint32_t stream)
+{
+    const smp_program *program = lane_->program;
+    while (actor_->instance < program->n_instance) {
+        const uint32_t *list0 =
+            &lane_->list0[program->order[actor_->instance].segment * STREAMS + stream];
+        if (actor_->item < list0[1] - list0[0]) {
+            break;
+        }
+        actor_->instance++;
+        actor_->item = 0;
+    }
+    actor_->has_waits = false;
+    actor_->state = ACTOR_IDLE;
+}
+
+static void keep_ready(engine *engine_, uint32_t c, const actor *actor_, uint32_t task,
+                       bool by_host)
+{
+    if (!engine_->input->records) {
+        return;
+    }
+    smp_record *record =
+        &engine_->input->records[c][engine_->input->record0[c][actor_->instance] + task];
+    record->ready_ps = actor_->ready_ps;
+    bool caused = engine_->has_cause && !by_host;
+    record->cause_class = (uint16_t)(caused ? engine_->cause_class : c);
+    record->cause_instance = caused ? engine_->cause_instance : actor_->instance;
+    record->cause_task = caused ? engine_->cause_task : (uint16_t)task;
+}
+
+/* Starts the head of an actor now; it lasts duration_ps. */
+static void start(engine *engine_, uint32_t index, uint32_t task, int64_t duration_ps)
+{
+    uint32_t c = index / STREAMS;
+    actor *actor_ = &engine_->actors[index];
+    actor_->state = ACTOR_RUNNING;
+    actor_->start_ps = engine_->now_ps;
+    if (engine_->input->records) {
+        smp_record *record =
+            &engine_->input->records[c][engine_->input->record0[c][actor_->instance] + task];
+        record->start_ps = engine_->now_ps;
+        record->end_ps = engine_->now_ps + duration_ps;
+    }
+    push(engine_, engine_->now_ps + duration_ps, index);
+}
+
+static void start_all(engine *engine_, const meeting *meeting_, bool by_host)
+{
+    uint32_t index = meeting_->first;
+    int64_t duration_ps = meeting_->duration_ps;
+    while (index != UINT32_MAX) {
+        actor *actor_ = &engine_->actors[index];
+        const lane *lane_ = &engine_->lanes[index / STREAMS];
+        uint32_t next = actor_->next_meeting;
+        uint32_t task = head_task(lane_, actor_, index % STREAMS);
+        /* What let the last class arrive is what let all of them start. */
+        keep_ready(engine_, index / STREAMS, actor_, task, by_host);
+        start(engine_, index, task, duration_ps);
+        index = next;
+    }
+}
+
+/* The head of an actor reaches a collective in which several classes meet. */
+static void arrive(engine *engine_, uint32_t index, uint32_t task, bool by_host)
+{
+    const lane *lane_ = &engine_->lanes[index / STREAMS];
+    actor *actor_ = &engine_->actors[index];
+    const smp_program *program = lane_->program;
+    uint32_t at = program->segments[program->order[actor_->instance].segment].task0 + task;
+    const site *site_ = &lane_->sites[at];
+    channel *channel_ = &engine_->channels[lane_->channel[site_->comm]];
+    uint32_t sequence =
+        lane_->sequence0[(size_t)actor_->instance * program->n_comm + site_->comm] +
+        site_->comm_rank;
+    uint32_t m = 0;
+    while (m < channel_->n_open && channel_->open[m].sequence != sequence) {
+        m++;
+    }
+    meeting *meeting_ = &channel_->open[m];
+    if (m == channel_->n_open) {
+        channel_->n_open++;
+        *meeting_ = (meeting){.sequence = sequence, .first = UINT32_MAX};
+    }
+    actor_->state = ACTOR_MEETING;
+    actor_->next_meeting = meeting_->first;
+    meeting_->first = index;
+    meeting_->arrived++;
+    if (lane_->duration_ps[at] > meeting_->duration_ps) {
+        meeting_->duration_ps = lane_->duration_ps[at];
+    }
+    if (meeting_->arrived == channel_->members) {
+        meeting complete = *meeting_;
+        channel_->open[m] = channel_->open[--channel_->n_open];
+        start_all(engine_, &complete, by_host);
+    }
+}
+
+/* True when every wait of the head is done; else notes what it is blocked by. */
+static bool waits_done(engine *engine_, uint32_t c, uint32_t stream, uint32_t task)
+{
+    const lane *lane_ = &engine_->lanes[c];
+    const smp_program *program = lane_->program;
+    actor *actors = &engine_->actors[c * STREAMS];
+    actor *actor_ = &actors[stream];
+    uint32_t p = program->order[actor_->instance].pattern;
+    if (task >= lane_->wait_tasks[p]) {
+        return true;
+    }
+    const uint32_t *index = &lane_->wait_index[lane_->wait_index0[p] + task];
+    if (!actor_->has_waits) {
+        actor_->wait = index[0];
+        actor_->has_waits = true;
+    }
+    for (; actor_->wait < index[1]; actor_->wait++) {
+        const smp_wait *wait = &program->waits[actor_->wait];
+        uint32_t source = actor_->instance - wait->back;
+        uint32_t at = program->segments[program->order[source].segment].task0 + wait->source;
+        const site *site_ = &lane_->sites[at];
+        uint32_t position = lane_->position0[(size_t)source * STREAMS + site_->stream] +
+                            site_->rank;
+        if (actors[site_->stream].done <= position) {
+            actor_->need = position;
+            actors[site_->stream].blocked |= 1u << stream;
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Starts the head of a free actor if it may. */
+static void try_start(engine *engine_, uint32_t index)
+{
+    uint32_t c = index / STREAMS;
+    uint32_t stream = index % STREAMS;
+    const lane *lane_ = &engine_->lanes[c];
+    const smp_program *program = lane_->program;
+    actor *actor_ = &engine_->actors[index];
+    if (actor_->instance >= program->n_instance) {
+        return;
+    }
+    uint32_t task = head_task(lane_, actor_, stream);
+    bool by_host = actor_->state == ACTOR_ISSUE;
+    if (!by_host && !waits_done(engine_, c, stream, task)) {
+        return;
+    }
+    uint32_t at = program->segments[program->order[actor_->instance].segment].task0 + task;
+    actor_->ready_ps = engine_->now_ps;
+    if (lane_->issue0_ps && !by_host) {
+        int64_t issued_ps = lane_->issue0_ps[actor_->instance] + lane_->issue_ps[at];
+        if (issued_ps > engine_->now_ps) {
+            actor_->state = ACTOR_ISSUE;
+            push(engine_, issued_ps, index);
+            return;
+        }
+    }
+    if (lane_->sites[at].comm != SMP_NO_COMM) {
+        arrive(engine_, index, task, by_host);
+        return;
+    }
+    keep_ready(engine_, c, actor_, task, by_host);
+    start(engine_, index, task, lane_->duration_ps[at]);
+}
+
+/* The running task of an actor ends now. */
+static void complete(engine *engine_, uint32_t index)
+{
+    uint32_t c = index / STREAMS;
+    uint32_t stream = index % STREAMS;
+    const lane *lane_ = &engine_->lanes[c];
+    actor *actor_ = &engine_->actors[index];
+    engine_->has_cause = true;
+    engine_->cause_class = c;
+    engine_->cause_instance = actor_->instance;
+    engine_->cause_task = (uint16_t)head_task(lane_, actor_, stream);
+    actor_->done++;
+    actor_->item++;
+    settle(lane_, actor_, stream);
+    try_start(engine_, index);
+    uint32_t waiting = engine_->actors[index].blocked;
+    for (uint32_t s = 0; waiting >> s != 0; s++) {
+        actor *other = &engine_->actors[c * STREAMS + s];
+        if ((waiting >> s & 1u) && other->need < actor_->done) {
+            actor_->blocked &= ~(1u << s);
+            try_start(engine_, c * STREAMS + s);
+        }
+    }
+}
+
+/* ----------------------------------------------------------------- deadlock */
+
+/* Names what the head of an actor is stuck on. */
+static void describe_stuck(const engine *engine_, uint32_t index, smp_text *text)
+{
+    uint32_t stream = index % STREAMS;
+    const lane *lane_ = &engine_->lanes[index / STREAMS];
+    const smp_program *program = lane_->program;
+    const actor *actor_ = &engine_->actors[index];
+    const smp_instance *instance = &program->order[actor_->instance];
+    const smp_segment *segment = &program->segments[instance->segment];
+    uint32_t task = head_task(lane_, actor_, stream);
+    smp_text_add(text, "%sclass %u stream %s: %s.%s (layer %u, micro-batch %u)",
+                 text->length ? "; " : "", index / STREAMS, smp_stream_name((smp_stream)stream),
+                 segment->name, program->tasks[segment->task0 + task].name,
+                 (unsigned)instance->layer, instance->micro_batch);
+    if (actor_->state == ACTOR_MEETING) {
+        smp_text_add(text, " waits for other ranks");
+        return;
+    }
+    const smp_wait *wait = &program->waits[actor_->wait];
+    const smp_instance *source = &program->order[actor_->instance - wait->back];
+    const smp_segment *other = &program->segments[source->segment];
+    smp_text_add(text, " waits for %s.%s (layer %u, micro-batch %u)", other->name,
+                 program->tasks[other->task0 + wait->source].name, (unsigned)source->layer,
+                 source->micro_batch);
+}
+
+static smp_status check_finished(const engine *engine_, smp_errors *errors)
+{
+    enum { SHOWN = 4 };
+    smp_text text = {0};
+    uint32_t stuck = 0;
+    for (uint32_t index = 0; index < engine_->n_lane * STREAMS; index++) {
+        const lane *lane_ = &engine_->lanes[index / STREAMS];
+        if (engine_->actors[index].instance >= lane_->program->n_instance) {
+            continue;
+        }
+        if (stuck++ < SHOWN) {
+            describe_stuck(engine_, index, &text);
+        }
+    }
+    if (stuck == 0) {
+        return SMP_OK;
+    }
+    smp_fail(errors, SMP_SYSTEM, NULL, "the step program deadlocks with %u streams stuck: %s%s",
+             stuck, text.data, stuck > SHOWN ? "; ..." : "");
+    smp_text_free(&text);
+    return SMP_SYSTEM;
+}
+
+/* -------------------------------------------------------------------- entry */
+
+smp_status smp_engine_simulate(const smp_engine_input *input, smp_errors *errors,
+                               int64_t *end_ps_p, uint32_t *slowest_p)
+{
+    engine engine_;
+    engine_init(&engine_, input);
+    uint32_t n_actor = engine_.n_lane * STREAMS;
+    for (uint32_t index = 0; index < n_actor; index++) {
+        settle(&engine_.lanes[index / STREAMS], &engine_.actors[index], index % STREAMS);
+    }
+    for (uint32_t index = 0; index < n_actor; index++) {
+        if (engine_.actors[index].state == ACTOR_IDLE) {
+            try_start(&engine_, index);
+        }
+    }
+    uint32_t slowest = 0;
+    int64_t end_ps = 0;
+    while (engine_.n_heap > 0) {
+        event event_ = pop(&engine_);
+        engine_.now_ps = event_.time_ps;
+        if (engine_.actors[event_.actor].state == ACTOR_ISSUE) {
+            try_start(&engine_, event_.actor);
+            continue;
+        }
+        uint32_t c = event_.actor / STREAMS;
+        if (event_.time_ps > end_ps || c < slowest) {
+            slowest = c;
+        }
+        end_ps = event_.time_ps;
+        complete(&engine_, event_.actor);
+    }
+    smp_status status = check_finished(&engine_, errors);
+    smp_arena_destroy(engine_.arena);
+    if (status == SMP_OK) {
+        *end_ps_p = end_ps;
+        *slowest_p = slowest;
+    }
+    return status;
+}
+
+smp_status smp_engine_run(const smp_step *step, int64_t *const *duration_ps,
+                          smp_record *const *records, const uint32_t *const *record0,
+                          smp_errors *errors, int64_t *end_ps_p, uint32_t *slowest_p)
+{
+    smp_engine_input input = {
+        .step = step, .duration_ps = duration_ps, .records = records, .record0 = record0
+    };
+    return smp_engine_simulate(&input, errors, end_ps_p, slowest_p);
+}
+
+uint64_t smp_records_index(const smp_program *program, uint32_t *record0)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < program->n_instance; i++) {
+        record0[i] = n;
+        n += program->segments[program->order[i].segment].n_task;
+    }
+    record0[program->n_instance] = n;
+    return n;
+}
