@@ -28,7 +28,7 @@ struct smp_fit {
     smp_fit_kind kind;
     uint32_t n_axis;
     smp_fit_axis axis[SMP_FIT_AXES];
-    const double *values; /* logarithms; the last axis is the fastest */
+    double *values; /* logarithms; the last axis is the fastest */
     double low[SMP_FIT_AXES], high[SMP_FIT_AXES]; /* sizes that were fitted on */
     double parameters[SMP_FIT_PARAMETERS];        /* of the kind's formula, where it has any */
     double spread;     /* relative, 68 % of the held-back rows lie within */

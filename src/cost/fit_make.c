@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "cost/fit_make.h"
+#include "cost/nccl.h"
 
 #include "base/numeric.h"
 
@@ -174,7 +175,134 @@ smp_fit *smp_fit_solve(smp_arena *arena, smp_fit_kind kind, const smp_fit_row *c
                     shapes[kind].stiffness);
     free(y);
     free(at);
+    if (rows[0]->place != NULL) {
+        smp_fit_make_monotone(fit, rows, n);
+    }
     return fit;
+}
+
+/* ------------------------------------------------------------------ monotone in bytes */
+
+enum { SAMPLES = 16, MOST_RANKS = 64 };
+
+/* The formula of a row's collective at another size and number of ranks. */
+static double model_at(const smp_fit_row *row, const smp_fit_place *place, smp_op op,
+                       uint32_t ranks, double bytes)
+{
+    smp_cost cost;
+    const uint32_t each = ranks / row->nodes;
+    const smp_placement p = {.ranks = ranks, .nodes = row->nodes, .most_per_node = each,
+                             .least_per_node = each, .stride = 1, .sharers = 1};
+    if (row->kind == SMP_FIT_ALL_TO_ALL) {
+        smp_cost_all_to_all_model(place->cluster, place->profile, ranks, (uint64_t)bytes,
+                                  &cost);
+    } else {
+        smp_cost_collective_model(place->cluster, place->profile, op, &p, (uint64_t)bytes,
+                                  &cost);
+    }
+    return smp_cost_seconds(&cost);
+}
+
+/* The least that log(model) rises over any part of [low, low + width] octaves, per octave. */
+static double least_slope(const smp_fit_row *row, smp_op op, uint32_t ranks, double low,
+                          double width)
+{
+    double least = 1.0;
+    double before = log(model_at(row, row->place, op, ranks, exp2(low)));
+    for (int i = 1; i <= SAMPLES; i++) {
+        const double x = low + width * (double)i / SAMPLES;
+        const double here = log(model_at(row, row->place, op, ranks, exp2(x)));
+        least = fmin(least, (here - before) * SAMPLES / width);
+        before = here;
+    }
+    return fmax(least, 0.0);
+}
+
+/* Over the operations that use the fit, and the ranks between the knots beside `knot`. */
+static double slope_beside(const smp_fit *fit, const smp_fit_row *row, uint32_t knot,
+                           double low, double width)
+{
+    if (fit->kind == SMP_FIT_ALL_REDUCE_NODES) {
+        const uint32_t ranks = row->nodes * row->place->cluster->gpus_per_node;
+        return fmin(least_slope(row, SMP_OP_ALL_REDUCE, ranks, low, width),
+                    fmin(least_slope(row, SMP_OP_ALL_GATHER, ranks, low, width),
+                         least_slope(row, SMP_OP_REDUCE_SCATTER, ranks, low, width)));
+    }
+    const smp_op op = fit->kind == SMP_FIT_ALL_REDUCE       ? SMP_OP_ALL_REDUCE
+                      : fit->kind == SMP_FIT_REDUCE_SCATTER ? SMP_OP_REDUCE_SCATTER
+                                                            : SMP_OP_ALL_GATHER;
+    const smp_fit_axis *axis = &fit->axis[0];
+    const double first = exp2(axis->at[knot > 0 ? knot - 1 : 0]);
+    const double last = exp2(axis->at[knot + 1 < axis->n ? knot + 1 : knot]);
+    double least = 1.0;
+    for (uint32_t ranks = (uint32_t)fmax(first, 2.0); ranks <= last && ranks <= MOST_RANKS;
+         ranks++) {
+        least = fmin(least, least_slope(row, op, ranks, low, width));
+    }
+    return least;
+}
+
+/* Nearest nondecreasing values by pooling neighbours [Barlow et al. 1972]. */
+static void pool(double *u, size_t n)
+{
+    double level[SMP_FIT_KNOTS];
+    size_t count[SMP_FIT_KNOTS];
+    size_t blocks = 0;
+    for (size_t i = 0; i < n; i++) {
+        level[blocks] = u[i];
+        count[blocks++] = 1;
+        while (blocks > 1 && level[blocks - 2] > level[blocks - 1]) {
+            const double a = (double)count[blocks - 2];
+            const double b = (double)count[blocks - 1];
+            level[blocks - 2] = (a * level[blocks - 2] + b * level[blocks - 1]) / (a + b);
+            count[blocks - 2] += count[blocks - 1];
+            blocks--;
+        }
+    }
+    size_t i = 0;
+    for (size_t b = 0; b < blocks; b++) {
+        for (size_t j = 0; j < count[b]; j++) {
+            u[i++] = level[b];
+        }
+    }
+}
+
+/* Over the clusters of the rows, each once. */
+static double least_rise(const smp_fit *fit, const smp_fit_row *const *rows, size_t n,
+                         uint32_t knot, double low, double width)
+{
+    double least = 1.0;
+    for (size_t i = 0; i < n; i++) {
+        bool first = true;
+        for (size_t k = 0; first && k < i; k++) {
+            first = rows[k]->place != rows[i]->place || rows[k]->nodes != rows[i]->nodes;
+        }
+        if (first) {
+            least = fmin(least, slope_beside(fit, rows[i], knot, low, width));
+        }
+    }
+    return 0.999 * least * width;
+}
+
+void smp_fit_make_monotone(smp_fit *fit, const smp_fit_row *const *rows, size_t n)
+{
+    const smp_fit_axis *axis = &fit->axis[fit->n_axis - 1];
+    const uint32_t lines = smp_fit_n_value(fit) / axis->n;
+    for (uint32_t line = 0; line < lines; line++) {
+        double rise[SMP_FIT_KNOTS] = {0.0}; /* of the model, since the first knot */
+        double *u = fit->values + (size_t)line * axis->n;
+        for (uint32_t j = 0; j + 1 < axis->n; j++) {
+            rise[j + 1] = rise[j] + least_rise(fit, rows, n, line, axis->at[j],
+                                               axis->at[j + 1] - axis->at[j]);
+        }
+        for (uint32_t j = 0; j < axis->n; j++) {
+            u[j] += rise[j];
+        }
+        pool(u, axis->n);
+        for (uint32_t j = 0; j < axis->n; j++) {
+            u[j] -= rise[j];
+        }
+    }
 }
 
 /* ------------------------------------------------------------------ validation */

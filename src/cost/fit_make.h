@@ -9,6 +9,14 @@
 
 #include "cost/fit.h"
 
+/* A cluster that rows name, and the profile of its GPU. */
+typedef struct smp_fit_place {
+    char name[64];
+    smp_cluster *cluster;
+    smp_profile *profile;
+} smp_fit_place;
+enum { SMP_FIT_PLACES = 16 };
+
 /* One measurement, with what the formula says of it. */
 typedef struct smp_fit_row {
     smp_fit_kind kind;
@@ -16,6 +24,8 @@ typedef struct smp_fit_row {
     double seconds, model_s;
     smp_dispatch dispatch;   /* the two kinds whose formula has parameters */
     double port_Bps;
+    const smp_fit_place *place; /* collectives: where, over how many nodes */
+    uint32_t nodes;
     uint64_t family;         /* rows of one shape: held back together */
     uint32_t source;         /* index in the sources of the set */
     uint64_t digest;
@@ -33,6 +43,8 @@ typedef struct smp_fit_set {
     size_t n, capacity;
     smp_fit_source *sources;
     size_t n_source, source_capacity;
+    smp_fit_place places[SMP_FIT_PLACES]; /* each read once: many rows name the same */
+    size_t n_place;
     uint64_t other_gpu, unused; /* rows left out: of another GPU, of nothing we fit */
 } smp_fit_set;
 void smp_fit_set_init(smp_fit_set *set);
@@ -78,6 +90,9 @@ void smp_fit_validate(smp_fit_kind kind, const smp_fit_row *const *rows, size_t 
  * each axis kept small: `stiffness` weighs them.  The axes must be set; fills values. */
 void smp_fit_lattice(smp_fit *fit, smp_arena *arena, const double (*at)[SMP_FIT_AXES],
                      const double *y, size_t n, double stiffness);
+/* Moves the values of a collective's fit as little as needed for time never to fall when the
+ * message grows, on the clusters of the rows. */
+void smp_fit_make_monotone(smp_fit *fit, const smp_fit_row *const *rows, size_t n);
 /* Parameters of dispatch and combine by gsl_multifit_nlinear; false when it does not settle. */
 bool smp_fit_dispatch_parameters(const smp_fit_row *const *rows, size_t n, double *parameters);
 /* The formula of dispatch and combine, in seconds. */

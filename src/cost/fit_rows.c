@@ -29,22 +29,12 @@ static const struct { const char *gpu, *link, *cluster; } places[] = {
     {"A100", "single node", "dgx-a100"},         {"H100", "single node", "dgx-h100"},
     {"H200", "single node", "dgx-h200"},         {"B200", "single node", "dgx-b200"}};
 
-/* Clusters are read once: many rows name the same. */
-enum { MAX_CLUSTERS = 16 };
-typedef struct cluster_entry {
-    char name[64];
-    smp_cluster *cluster;
-    smp_profile *profile;
-} cluster_entry;
-
 typedef struct rows_reader {
     smp_csv csv;
     const smp_profile *profile; /* fitted */
     const char *gpu;
     smp_errors *errors;
     smp_fit_set *set;
-    cluster_entry clusters[MAX_CLUSTERS];
-    size_t n_cluster;
     bool good; /* of the row */
 } rows_reader;
 
@@ -55,6 +45,10 @@ void smp_fit_set_init(smp_fit_set *set)
 
 void smp_fit_set_free(smp_fit_set *set)
 {
+    for (size_t i = 0; i < set->n_place; i++) {
+        smp_profile_destroy(set->places[i].profile);
+        smp_cluster_destroy(set->places[i].cluster);
+    }
     free(set->rows);
     free(set->sources);
     smp_arena_destroy(set->arena);
@@ -190,7 +184,7 @@ static bool experts_row(rows_reader *r, smp_fit_row *row)
 }
 
 /* The cluster that a row names, or that its columns gpu and interconnect tell. */
-static const cluster_entry *cluster_of(rows_reader *r)
+static const smp_fit_place *cluster_of(rows_reader *r)
 {
     const char *name = smp_csv_text(&r->csv, "cluster");
     const char *gpu = smp_csv_text(&r->csv, "gpu");
@@ -203,13 +197,14 @@ static const cluster_entry *cluster_of(rows_reader *r)
     if (name[0] == '\0') {
         return NULL;
     }
-    for (size_t i = 0; i < r->n_cluster; i++) {
-        if (strcmp(r->clusters[i].name, name) == 0) {
-            return &r->clusters[i];
+    smp_fit_set *set = r->set;
+    for (size_t i = 0; i < set->n_place; i++) {
+        if (strcmp(set->places[i].name, name) == 0) {
+            return &set->places[i];
         }
     }
-    cluster_entry e = {0};
-    if (r->n_cluster == MAX_CLUSTERS || strlen(name) >= sizeof e.name) {
+    smp_fit_place e = {0};
+    if (set->n_place == SMP_FIT_PLACES || strlen(name) >= sizeof e.name) {
         const smp_place place = smp_csv_place(&r->csv, "cluster");
         (void)smp_fail(r->errors, SMP_INPUT, &place, "cluster \"%.60s\": more than 16 clusters "
                        "or a name of more than 63 bytes", name);
@@ -223,8 +218,8 @@ static const cluster_entry *cluster_of(rows_reader *r)
         r->good = false;
         return NULL;
     }
-    r->clusters[r->n_cluster] = e;
-    return &r->clusters[r->n_cluster++];
+    set->places[set->n_place] = e;
+    return &set->places[set->n_place++];
 }
 
 static double collective_seconds(rows_reader *r, smp_op op, double ranks, double bytes)
@@ -249,7 +244,7 @@ static bool collective_row(rows_reader *r, smp_fit_kind kind, smp_op op, smp_fit
     const double ranks = optional(r, "ranks", 1.0, 1e6, 0.0);
     const double bytes = optional(r, "message_bytes", 1.0, 1e15, 0.0);
     const double per_node = optional(r, "gpus_per_node", 1.0, 1e6, 0.0);
-    const cluster_entry *place = r->good ? cluster_of(r) : NULL;
+    const smp_fit_place *place = r->good ? cluster_of(r) : NULL;
     if (!r->good) {
         return true;
     }
@@ -277,6 +272,8 @@ static bool collective_row(rows_reader *r, smp_fit_kind kind, smp_op op, smp_fit
     } else {
         smp_cost_collective_model(place->cluster, profile, op, &p, (uint64_t)bytes, &cost);
     }
+    row->place = place;
+    row->nodes = p.nodes;
     row->kind = between ? SMP_FIT_ALL_REDUCE_NODES : kind;
     row->model_s = smp_cost_seconds(&cost);
     row->at[0] = between ? bytes : ranks;
@@ -415,10 +412,6 @@ smp_status smp_fit_rows_parse(const char *text, size_t n, const char *name,
     }
     if (status == SMP_OK) {
         read_rows(&r);
-    }
-    for (size_t i = 0; i < r.n_cluster; i++) {
-        smp_profile_destroy(r.clusters[i].profile);
-        smp_cluster_destroy(r.clusters[i].cluster);
     }
     return smp_errors_count(errors) == before ? SMP_OK : SMP_INPUT;
 }
