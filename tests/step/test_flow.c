@@ -32,7 +32,7 @@ static const char *const configs[] = {
     "\"max_position_embeddings\": 64, \"hidden_dropout\": 0.1}",
 };
 
-enum { DRAWS = 300 };
+enum { DRAWS = 400 };
 enum { GRAIN = 2 }; /* bytes that one mark stands for: no operand is cut finer */
 
 /* What has been written of each place, and which entry it holds. */
@@ -252,6 +252,16 @@ static bool check_draw(uint64_t seed)
     return legal;
 }
 
+static uint64_t last_seed;
+
+static int tell_seed(void **state)
+{
+    (void)state;
+    print_message("# last seed drawn: %" PRIu64 "\n", last_seed);
+    return 0;
+}
+
+/* $SMP_TEST_SEED draws one seed only. */
 static void test_drawn(void **state)
 {
     uint32_t n_legal = 0;
@@ -263,8 +273,34 @@ static void test_drawn(void **state)
             seed = strtoull(getenv("SMP_TEST_SEED"), NULL, 10);
             n_legal = DRAWS;
         }
+        last_seed = seed;
         n_legal += check_draw(seed) ? 1 : 0;
     }
+}
+
+/* 208 shards of a root unit of 12,992 parameters: 63 elements for each of the first 206 ranks,
+ * 14 for the next, nothing for the last.  They take part in collectives and update nothing. */
+static void test_empty_shards(void **state)
+{
+    bool empty = false;
+    bench b;
+
+    (void)state;
+    bench_open(&b, configs[0], 208, 16, 208,
+               "hybrid_shard_degree=208 allow_empty_shards=true");
+    bench_lower(&b);
+    for (uint32_t c = 0; c < b.step->n_program; c++) {
+        const smp_program *p = b.step->programs[c];
+
+        check_form(p);
+        check_flow(p);
+        for (uint32_t u = 0; u < p->n_unit; u++) {
+            empty |= p->units[u].own_elems == 0;
+        }
+    }
+    assert_true(empty);
+    check_ok(smp_step_verify(b.step, b.errors), b.errors);
+    bench_close(&b);
 }
 
 /* Deterministic: the same job gives the same program. */
@@ -289,7 +325,8 @@ static void test_repeats(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_drawn),
+    cmocka_unit_test_teardown(test_drawn, tell_seed),
+    cmocka_unit_test(test_empty_shards),
     cmocka_unit_test(test_repeats),
 };
 CHECK_MAIN(tests)
