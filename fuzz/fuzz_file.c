@@ -22,7 +22,8 @@ const char *fuzz_file(const uint8_t *data, size_t size)
 
     if (path[0] == '\0') {
         (void)snprintf(path, sizeof path, "%s/smp-fuzz-%ld.json",
-                       directory && strlen(directory) < 200 ? directory : "/tmp", (long)getpid());
+                       directory && strlen(directory) < 200 ? directory : "/tmp",
+                       (long)getpid());
         FUZZ_CHECK(atexit(remove_file) == 0);
     }
     stream = fopen(path, "wb");

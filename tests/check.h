@@ -51,7 +51,8 @@ static inline void check_rel_at(double actual, double expected, double tolerance
     double error = fabs(actual - expected);
 
     if (!(error <= tolerance * fabs(expected))) { /* false for NaN */
-        print_error("%s is %.17g, expected %.17g within %g\n", what, actual, expected, tolerance);
+        print_error("%s is %.17g, expected %.17g within %g\n", what, actual, expected,
+                    tolerance);
         _fail(file, line);
     }
 }
@@ -78,7 +79,8 @@ static inline void check_text_at(const char *actual, const char *expected, const
                                  const char *file, int line)
 {
     if (actual == NULL || strcmp(actual, expected) != 0) {
-        print_error("%s is \"%s\", expected \"%s\"\n", what, actual ? actual : "(null)", expected);
+        print_error("%s is \"%s\", expected \"%s\"\n", what, actual ? actual : "(null)",
+                    expected);
         _fail(file, line);
     }
 }
@@ -107,7 +109,8 @@ static inline void check_ok_at(smp_status status, const smp_errors *errors, cons
 
 /* The call fails with `status` and some message holds `part`; the collector is cleared. */
 static inline void check_fails_at(smp_status actual, smp_status status, smp_errors *errors,
-                                  const char *part, const char *what, const char *file, int line)
+                                  const char *part, const char *what, const char *file,
+                                  int line)
 {
     bool found = false;
 

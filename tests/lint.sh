@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Rules of the house that a compiler does not check; speaks TAP.  Each rule prints the lines
-# that break it.
+# that break it.  (X( starts a row of a table that is read as a table, whatever its width.)
 set -u
 : "${srcdir:=.}" "${CC:=cc}" "${TEST_CPPFLAGS:=}"
 cd "$srcdir" || exit 99
@@ -28,7 +28,7 @@ sources() {
 
 # A folder uses itself and those before it in this list; tools only smp.h and their own.
 layers() {
-    find src -name '*.[ch]' | xargs grep -n '^ *# *include *"' | awk -F: '
+    sources | grep '^src/' | xargs grep -n '^ *# *include *"' | awk -F: '
         BEGIN {
             n = split("base model mesh step cost sim plan", name, " ")
             for (i = 1; i <= n; i++) { level[name[i]] = i }
@@ -69,11 +69,11 @@ report "each file starts with its licence and says what it is" "$(
         head -n 1 "$file" | grep -q 'SPDX-License-Identifier' \
             && sed -n 2p "$file" | grep -q '^/\*' || echo "$file"
     done)"
-report "nothing is left to do" "$(sources | xargs grep -nE 'TODO|FIXME|XXX' /dev/null)"
-report "lines end where they should: 100 columns, no blanks at the end, no tabs" "$(
-    sources | xargs grep -nE '.{101}|[[:blank:]]$|	' /dev/null)"
+report "nothing is left to do" "$(sources | xargs grep -nwE 'TODO|FIXME|XXX' /dev/null)"
+report "lines have 96 columns at most, no tabs, no blanks at the end" "$(
+    sources | xargs grep -nE '.{97}|[[:blank:]]$|	' /dev/null | grep -v ':    X(')"
 report "nothing calls what must not be called" "$(
-    find src -name '*.c' | xargs grep -nwE 'rand|srand|strcpy|strcat|sprintf|gets|atoi|atof' /dev/null \
+    sources | grep '^src/' | xargs grep -nwE 'rand|srand|strcpy|strcat|sprintf|gets|atoi|atof' /dev/null \
         | grep -vE ':[0-9]+: ?(/?\*|//)')"
 if command -v shellcheck >/dev/null 2>&1; then
     # shellcheck disable=SC2046

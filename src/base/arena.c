@@ -131,8 +131,10 @@ void *smp_arena_alloc(smp_arena *arena, size_t n_elem, size_t elem_bytes)
     if (size_bytes > (size_t)PTRDIFF_MAX - sizeof(chunk) - step_bytes) {
         fail_out_of_memory(size_bytes);
     }
-    size_bytes = size_bytes ? (size_bytes + step_bytes - 1) / step_bytes * step_bytes : step_bytes;
-    if (arena->current == NULL || arena->current->capacity_bytes - arena->used_bytes < size_bytes) {
+    size_bytes =
+        size_bytes ? (size_bytes + step_bytes - 1) / step_bytes * step_bytes : step_bytes;
+    if (arena->current == NULL
+        || arena->current->capacity_bytes - arena->used_bytes < size_bytes) {
         advance(arena, size_bytes);
     }
     place = (char *)arena->current->data + arena->used_bytes;

@@ -115,9 +115,8 @@ static int finish(smp_file *file)
 
 smp_status smp_file_commit(smp_file *file, smp_errors *errors)
 {
-    smp_status status = smp_stream_check(file->stream,
-                                         file->stream == stdout ? "standard output" : file->path,
-                                         errors);
+    smp_status status = smp_stream_check(
+        file->stream, file->stream == stdout ? "standard output" : file->path, errors);
     int error;
 
     if (status != SMP_OK) {

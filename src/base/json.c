@@ -42,7 +42,8 @@ static int compare_nodes(const void *a, const void *b)
     const node_index *x = a;
     const node_index *y = b;
 
-    return ((uintptr_t)x->node > (uintptr_t)y->node) - ((uintptr_t)x->node < (uintptr_t)y->node);
+    return ((uintptr_t)x->node > (uintptr_t)y->node)
+           - ((uintptr_t)x->node < (uintptr_t)y->node);
 }
 
 /* The index of a value's span; UINT32_MAX for a value of another document. */
@@ -106,6 +107,18 @@ smp_place smp_json_place(const smp_json *json, const cJSON *value)
     return place;
 }
 
+smp_place smp_json_key_place(const smp_json *json, const cJSON *member)
+{
+    uint32_t index = index_of(json, member);
+    smp_place place = smp_json_place(json, member);
+
+    if (index != UINT32_MAX) {
+        place.line = json->spans.span[index].key_line;
+        place.column = json->spans.span[index].key_column;
+    }
+    return place;
+}
+
 /* -------------------------------------------------------------- keys twice */
 
 static int compare_keys(const void *a, const void *b)
@@ -120,15 +133,10 @@ static int compare_keys(const void *a, const void *b)
 static void fail_duplicate(const smp_json *json, uint32_t first, uint32_t second,
                            smp_errors *errors)
 {
-    const smp_json_span *span = &json->spans.span[second];
-    smp_text path = {0};
+    smp_place where = smp_json_key_place(json, json->node[second]);
 
-    add_path(json, second, &path);
-    (void)smp_fail(errors, SMP_INPUT,
-                   &(smp_place){json->name, span->key_line, span->key_column, path.data},
-                   "key given twice (first on line %u)",
+    (void)smp_fail(errors, SMP_INPUT, &where, "key given twice (first on line %u)",
                    (unsigned)json->spans.span[first].key_line);
-    smp_text_free(&path);
 }
 
 /* The members are sorted by key in a scratch array, so that an object of a million keys is

@@ -28,6 +28,8 @@ void smp_json_destroy(smp_json *json);
 const cJSON *smp_json_root(const smp_json *json);
 /* Place of a value in its file; strings live as long as the document. */
 smp_place smp_json_place(const smp_json *json, const cJSON *value);
+/* The same, but line and column of the member's key. */
+smp_place smp_json_key_place(const smp_json *json, const cJSON *member);
 /* The text of a value in its file, n bytes without a terminator. */
 const char *smp_json_source(const smp_json *json, const cJSON *value, size_t *n_p);
 /* Unsigned integers exact to 64 bits, from the text of the number: "1e3" and "4.0" are

@@ -235,7 +235,7 @@ static bool is_known(const char *key, const char *const *known)
 static void fail_unknown(const smp_reader *r, const cJSON *member, const char *const *known)
 {
     const char *nearest = smp_nearest_word(member->string, known);
-    smp_place where = smp_json_place(r->json, member);
+    smp_place where = smp_json_key_place(r->json, member);
     smp_text text = {0};
 
     if (nearest != NULL) {

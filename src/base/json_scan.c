@@ -161,8 +161,9 @@ static bool scan_escape(scanner *s)
         return scan_unicode_escape(s);
     }
     if (c < 0 || c == 0 || strchr("\"\\/bfnrt", c) == NULL) {
-        return fault_at(s, s->at, "an escape in a string is one of \\\" \\\\ \\/ \\b \\f \\n \\r "
-                                  "\\t \\uXXXX");
+        return fault_at(s, s->at,
+                        "an escape in a string is one of \\\" \\\\ \\/ \\b \\f \\n \\r "
+                        "\\t \\uXXXX");
     }
     s->at += 2;
     return true;

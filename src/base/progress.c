@@ -58,8 +58,9 @@ void smp_progress_update(void *progress, uint64_t done, uint64_t total)
     if (time_s - p->start_s < quiet_s || time_s - p->printed_s < interval_s) {
         return;
     }
-    fprintf(p->stream, "\r%s: %" PRIu64 " of %" PRIu64 " (%.0f %%), %.0f s\033[K", p->what, done,
-            total, total ? 100.0 * (double)done / (double)total : 100.0, time_s - p->start_s);
+    fprintf(p->stream, "\r%s: %" PRIu64 " of %" PRIu64 " (%.0f %%), %.0f s\033[K", p->what,
+            done, total, total ? 100.0 * (double)done / (double)total : 100.0,
+            time_s - p->start_s);
     (void)fflush(p->stream);
     p->printed_s = time_s;
     p->shown = true;

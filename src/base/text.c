@@ -114,17 +114,13 @@ const char *smp_show_signed_bytes(int64_t bytes)
                      : show_bytes("", (uint64_t)bytes);
 }
 
-/* What is no ordinary number is shown as printf shows it; true if so. */
+/* Zero and what is no ordinary number; true if so. */
 static bool show_special(double value, const char **shown_p)
 {
-    char *buffer;
-
     if (isfinite(value) && value != 0.0) {
         return false;
     }
-    buffer = shown_buffer();
-    (void)snprintf(buffer, SHOWN_BYTES, isnan(value) ? "nan" : value > 0 ? "inf" : value < 0 ? "-inf" : "0");
-    *shown_p = buffer;
+    *shown_p = isnan(value) ? "nan" : value > 0 ? "inf" : value < 0 ? "-inf" : "0";
     return true;
 }
 

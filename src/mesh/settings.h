@@ -96,7 +96,7 @@ typedef enum smp_setting_kind {
       "backward_pre", false, true,                                                            \
       "when backward gathers the next unit: before or after the gradients of this one")       \
     X(FORWARD_PREFETCH, forward_prefetch, BOOLEAN, 0, NULL, "true or false", "true", false,   \
-      false, "gather the next unit before the forward of this one")                           \
+      true, "gather the next unit before the forward of this one")                            \
     X(LIMIT_ALL_GATHERS, limit_all_gathers, BOOLEAN, 0, NULL, "true or false", "true", false, \
       false,                                                                                  \
       "hold the host back when two gathers are in flight; native programs always do this by " \

@@ -237,7 +237,10 @@ static void test_many_duplicates(void **state)
 static void test_places(void **state)
 {
     smp_errors *errors = smp_errors_create();
-    smp_json *json = parse("{\n  \"a\": {\"b-1\": [10, {\"c d\": true}]},\n  \"e\": null\n}", errors);
+    smp_json *json = parse("{\n"
+                           "  \"a\": {\"b-1\": [10, {\"c d\": true}]},\n"
+                           "  \"e\": null\n}",
+                           errors);
     const cJSON *a = smp_json_root(json)->child;
     const cJSON *list = a->child;
     const cJSON *deep = list->child->next->child;
@@ -252,7 +255,7 @@ static void test_places(void **state)
     check_text(place.file, "x");
     check_text(place.path, "$.a.b-1[1][\"c d\"]");
     check_u64(place.line, 2);
-    check_u64(place.column, 33);
+    check_u64(place.column, 29);
     place = smp_json_place(json, a->next);
     check_text(place.path, "$.e");
     check_u64(place.line, 3);
@@ -291,7 +294,7 @@ static void test_members(void **state)
     assert_int_equal(smp_errors_count(errors), 0);
     assert_false(smp_read_u64(&r, "n", true, 0, 10, &u));
     assert_false(smp_read_u64(&inner, "absent", true, 0, 10, &u));
-    check_text(smp_errors_text(errors, 0), "x:1:52: $.n: null: \"n\" is required");
+    check_text(smp_errors_text(errors, 0), "x:1:46: $.n: null: \"n\" is required");
     check_text(smp_errors_text(errors, 1), "x:2:7: $.o: \"absent\" is missing");
     smp_json_destroy(json);
     smp_errors_destroy(errors);
@@ -300,9 +303,10 @@ static void test_members(void **state)
 static void test_wrong_types(void **state)
 {
     smp_errors *errors = smp_errors_create();
-    smp_json *json = parse("{\"a\": 1.5, \"b\": 18446744073709551616, \"c\": -1, \"d\": [1],\n"
-                           "\"e\": \"a string that is much longer than what one wants to see\"}",
-                           errors);
+    smp_json *json =
+        parse("{\"a\": 1.5, \"b\": 18446744073709551616, \"c\": -1, \"d\": [1],\n"
+              "\"e\": \"a string that is much longer than what one wants to see\"}",
+              errors);
     smp_reader r, inner;
     uint64_t u = 0;
     double d = 0;
@@ -324,12 +328,14 @@ static void test_wrong_types(void **state)
     check_text(smp_errors_text(errors, 2), "x:1:44: $.c: -1: must be a number of at least 0");
     check_text(smp_errors_text(errors, 3), "x:1:7: $.a: 1.5: must be a number from 0 to 1");
     check_text(smp_errors_text(errors, 4), "x:1:53: $.d: an array: must be a string");
-    check_text(smp_errors_text(errors, 5),
-               "x:2:6: $.e: \"a string that is much longer than what o...: must be true or false");
+    check_text(
+        smp_errors_text(errors, 5),
+        "x:2:6: $.e: \"a string that is much longer than what ...: must be true or false");
     check_text(smp_errors_text(errors, 6), "x:1:7: $.a: 1.5: must be an object");
     assert_int_equal(smp_errors_count(errors), 7);
     smp_json_destroy(json);
-    json = parse("[1]", errors = (smp_errors_clear(errors), errors));
+    smp_errors_clear(errors);
+    json = parse("[1]", errors);
     check_fails(smp_read_root(json, errors, &r), SMP_INPUT, errors,
                 "x:1:1: $: an array: must be an object");
     smp_json_destroy(json);
@@ -340,16 +346,17 @@ static void test_unknown_keys(void **state)
 {
     static const char *const known[] = {"tensor_parallel_degree", "random_seed", NULL};
     smp_errors *errors = smp_errors_create();
-    smp_json *json = parse("{\"random_seed\": 1, \"tensor_paralel_degree\": 2, \"zzz\": 3}", errors);
+    smp_json *json = parse("{\"random_seed\": 1, \"tensor_paralel_degree\": 2, \"zzz\": 3}",
+                           errors);
     smp_reader r;
 
     (void)state;
     check_ok(smp_read_root(json, errors, &r), errors);
     smp_read_reject_unknown(&r, known);
     assert_int_equal(smp_errors_count(errors), 2);
-    check_text(smp_errors_text(errors, 0), "x:1:44: $.tensor_paralel_degree: unknown key (did "
+    check_text(smp_errors_text(errors, 0), "x:1:20: $.tensor_paralel_degree: unknown key (did "
                                            "you mean \"tensor_parallel_degree\"?)");
-    check_text(smp_errors_text(errors, 1), "x:1:54: $.zzz: unknown key (known: "
+    check_text(smp_errors_text(errors, 1), "x:1:48: $.zzz: unknown key (known: "
                                            "tensor_parallel_degree, random_seed)");
     smp_json_destroy(json);
     smp_errors_destroy(errors);

@@ -203,7 +203,8 @@ static void test_find(void **state)
     check_ok(smp_find_config("models", path, errors, &found), errors);
     check_text(found, path);
     free(found);
-    assert_int_equal(mkdir("test-configs.tmp", 0700) | mkdir("test-configs.tmp/models", 0700), 0);
+    assert_int_equal(mkdir("test-configs.tmp", 0700) | mkdir("test-configs.tmp/models", 0700),
+                     0);
     check_ok(smp_file_write("test-configs.tmp/models/small.json", "{}", 2, errors), errors);
     check_ok(smp_file_write("test-configs.tmp/config.json", "{}", 2, errors), errors);
     assert_int_equal(setenv("SMP_CONFIGS", "test-configs.tmp", 1), 0);
@@ -236,7 +237,8 @@ static void test_messages(void **state)
     smp_warn(errors, NULL, "odd %d", 1);
     assert_int_equal(smp_errors_status(errors), SMP_OK);
     assert_int_equal(smp_fail(errors, SMP_INPUT, &where, "%s", "bad\nvalue\x7f"), SMP_INPUT);
-    assert_int_equal(smp_fail(errors, SMP_SYSTEM, &(smp_place){.file = "--set"}, "x"), SMP_SYSTEM);
+    assert_int_equal(smp_fail(errors, SMP_SYSTEM, &(smp_place){.file = "--set"}, "x"),
+                     SMP_SYSTEM);
     check_text(smp_errors_text(errors, 0), "m.json:3:14: $.a.b: bad\\x0avalue\\x7f");
     check_text(smp_errors_text(errors, 1), "--set: x");
     assert_null(smp_errors_text(errors, 2));
