@@ -77,7 +77,7 @@ typedef enum smp_setting_kind {
       false, true,                                                                            \
       "reduce gradients in every micro-batch, or only in the last")                           \
     X(SEQUENCE_PARALLEL, sequence_parallel, BOOLEAN, 0, NULL, "true or false", "true", false, \
-      false,                                                                                  \
+      true,                                                                                   \
       "with tensor_parallel_degree above 1, split norms and residuals over the sequence")     \
     X(PRECISION, precision, WORD, 0, precision_words, "bf16, fp16 or fp32", "bf16", false,    \
       false, "type of parameters and activations in computation")                             \
@@ -90,13 +90,13 @@ typedef enum smp_setting_kind {
     X(OPTIMIZER, optimizer, WORD, 0, optimizer_words, "adamw or sgd", "adamw", false, false,  \
       "update rule; sgd has momentum")                                                        \
     X(LOSS_CHUNKS, loss_chunks, INTEGER, 1, NULL,                                             \
-      "a divisor of the tokens of a micro-batch", "1", false, false,                          \
+      "a divisor of the tokens of a micro-batch", "1", false, true,                           \
       "parts in which logits and loss are computed, one after the other")                     \
     X(PREFETCH, prefetch, WORD, 0, prefetch_words, "backward_pre, backward_post or none",     \
-      "backward_pre", false, false,                                                           \
+      "backward_pre", false, true,                                                            \
       "when backward gathers the next unit: before or after the gradients of this one")       \
     X(FORWARD_PREFETCH, forward_prefetch, BOOLEAN, 0, NULL, "true or false", "true", false,   \
-      false, "gather the next unit before the forward of this one")                           \
+      true, "gather the next unit before the forward of this one")                            \
     X(LIMIT_ALL_GATHERS, limit_all_gathers, BOOLEAN, 0, NULL, "true or false", "true", false, \
       false,                                                                                  \
       "hold the host back when two gathers are in flight; native programs always do this by " \

@@ -138,6 +138,19 @@ static const char *short_name(const line *l)
     return brace ? brace + 3 : l->param->name;
 }
 
+/* A name too long for its column stands on a line of its own. */
+static void print_name(const char *indent, const char *name, FILE *stream)
+{
+    const size_t column = 37;
+    size_t n = strlen(indent) + strlen(name);
+    fprintf(stream, "%s%s", indent, name);
+    if (n > column) {
+        fprintf(stream, "\n");
+        n = 0;
+    }
+    fprintf(stream, "%*s ", (int)(column - n), "");
+}
+
 static void print_table(const smp_model *model, const line *lines, size_t n, uint32_t degree,
                         smp_arena *arena, FILE *stream)
 {
@@ -153,7 +166,7 @@ static void print_table(const smp_model *model, const line *lines, size_t n, uin
             fprintf(stream, "%.*s\n", (int)(brace + 3 - param->name), param->name);
         }
         smp_param_local_shape(model, lines[i].block, param, degree, local);
-        fprintf(stream, "%s%-*s ", brace ? "  " : "", brace ? 35 : 37, short_name(&lines[i]));
+        print_name(brace ? "  " : "", short_name(&lines[i]), stream);
         if (lines[i].block) {
             fprintf(stream, "%6u", lines[i].layers);
         } else {

@@ -130,8 +130,8 @@ smp_place smp_fact_place(const smp_facts *facts, smp_fact fact)
 }
 
 /* A flag is true or false; as in Python, null is false and 0 and 1 are accepted. */
-static void read_flag(smp_facts *facts, const smp_reader *reader, const char *name,
-                      const cJSON *node, double *value_p)
+static void read_flag(const smp_reader *reader, const char *name, const cJSON *node,
+                      double *value_p)
 {
     bool flag = false;
     if (cJSON_IsNull(node)) {
@@ -141,7 +141,6 @@ static void read_flag(smp_facts *facts, const smp_reader *reader, const char *na
     } else if (smp_read_bool(reader, name, true, &flag)) {
         *value_p = flag;
     }
-    (void)facts;
 }
 
 static void read_value(smp_facts *facts, const smp_key *key, const char *path,
@@ -163,7 +162,7 @@ static void read_value(smp_facts *facts, const smp_key *key, const char *path,
         (void)smp_read_double(&reader, name, true, info->low, info->high, value_p);
         break;
     case TYPE_FLAG:
-        read_flag(facts, &reader, name, node, value_p);
+        read_flag(&reader, name, node, value_p);
         break;
     case TYPE_WORD:
         (void)smp_read_string(&reader, name, true, &facts->word[key->fact]);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * deepseek: routed and shared experts behind leading dense layers.  deepseek (moe-16b) has
- * plain attention; v2 latent attention [DeepSeek-V2, 2024, sec. 2.1]; v3 and kimi_k2 also sigmoid
+ * plain attention; v2 latent attention [DeepSeek-V2, 2024, sec. 2.1]; v3 and kimi_k2 also
+ * sigmoid
  * scores and a bias for the choice of experts, a parameter without gradient that counts.
  * Layers that predict further tokens (num_nextn_predict_layers) are not part of the model.
  * An absent q_lora_rank of v2 is none, as in published files from which nulls were dropped

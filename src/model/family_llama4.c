@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * llama4 (text): experts in every "interleave_moe_layer_step"-th layer beside one shared
- * expert, chunked attention with rope in three layers of four and full attention without it in the
+ * llama4 (text): experts in every "interleave_moe_layer_step"-th layer beside one
+ * shared expert, chunked attention with rope in three layers of four and full attention
+ * without it in the
  * fourth; norms of q and k have no weights.  "intermediate_size" is an expert's,
  * "intermediate_size_mlp" that of a dense layer.
  */

@@ -183,7 +183,8 @@ static void check_experts(const smp_facts *facts)
     if (top_k == 0 || top_k > experts) {
         smp_place place = smp_fact_place(facts, SMP_FACT_TOP_K);
         (void)smp_fail(facts->errors, SMP_INPUT, &place,
-                       "%s %llu: must be from 1 to %llu experts", facts->key[SMP_FACT_TOP_K], (unsigned long long)top_k,
+                       "%s %llu: must be from 1 to %llu experts", facts->key[SMP_FACT_TOP_K],
+                       (unsigned long long)top_k,
                        (unsigned long long)experts);
     }
     if (groups > 0 && experts % groups != 0) {
@@ -243,7 +244,8 @@ void smp_facts_check(smp_facts *facts)
     if (smp_fact_u64(facts, SMP_FACT_HEADS) % smp_fact_u64(facts, SMP_FACT_KV_HEADS) != 0) {
         fail_divides(facts, SMP_FACT_KV_HEADS, SMP_FACT_HEADS);
     }
-    if (facts->family->position == SMP_POSITION_ROPE && !(facts->value[SMP_FACT_ALIBI] > 0)) {
+    if (facts->family->position == SMP_POSITION_ROPE &&
+        !(facts->value[SMP_FACT_ALIBI] > 0)) {
         check_rope(facts);
     }
     check_activation(facts);

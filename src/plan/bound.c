@@ -36,6 +36,7 @@ typedef struct shown { int64_t time_ps; uint64_t stack_bytes; } shown;
 typedef struct head_key {
     uint32_t tensor, micro_batch, layers_full, layers_rest, micro_batches;
     bool sequence_parallel;
+    bool sharded; /* decides where backward adds to gradients and where it writes */
     smp_checkpointing checkpointing;
     smp_accumulation accumulation;
     uint32_t gpus; /* 0: measured on few nodes, the same for all counts */
@@ -165,11 +166,12 @@ static void split_layers(const smp_job *job, uint32_t *full_p, uint32_t *rest_p)
 }
 
 /* GPUs on which the head behaves as on all: the tensor group lies alike when its ranks are
- * adjacent.  0 where that is not so. */
+ * adjacent, and parameters are sharded where they are.  0 where that is not so. */
 static uint32_t few_nodes(const smp_job *job)
 {
     const smp_settings *s = &job->settings;
-    const uint32_t gpus = (uint32_t)smp_round_up(s->tensor_parallel_degree,
+    const uint32_t shards = s->hybrid_shard_degree > 1 ? 2 : 1;
+    const uint32_t gpus = (uint32_t)smp_round_up((uint64_t)s->tensor_parallel_degree * shards,
                                                  job->cluster->gpus_per_node);
     const bool alike = s->rank_order[0] == SMP_AXIS_TENSOR && gpus < job->world &&
                        gpus % s->tensor_parallel_degree == 0 &&
@@ -238,6 +240,7 @@ static void fill_key(const smp_job *job, head_key *key)
     key->layers_rest = cut(job->model, rest);
     key->micro_batches = job->micro_batches > 2 ? 2 : (uint32_t)job->micro_batches;
     key->sequence_parallel = job->settings.sequence_parallel;
+    key->sharded = job->settings.hybrid_shard_degree > 1;
     key->checkpointing = job->settings.checkpointing;
     key->accumulation = job->settings.accumulation;
     key->gpus = few_nodes(job) ? 0 : job->world;

@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VERSION = 1 };
+enum { FORMAT_VERSION = 1 };
 
 /* What smp_plan_read returns: the public part first, and what owns its strings. */
 typedef struct planned_box { smp_planned planned; smp_arena *arena; } planned_box;
@@ -88,7 +88,7 @@ static smp_status out_plan(smp_json_out *out, const smp_job *job, const smp_repo
                            smp_errors *errors)
 {
     smp_out_object(out, NULL);
-    smp_out_u64(out, "smp_plan", VERSION);
+    smp_out_u64(out, "smp_plan", FORMAT_VERSION);
     smp_out_object(out, "model");
     smp_out_string(out, "name", job->model->name);
     smp_status st = out_text(out, "config", job->model->config, job->model->name, errors);
@@ -323,13 +323,13 @@ static bool read_version(const smp_reader *root)
     if (!smp_read_u64(root, "smp_plan", true, 0, UINT64_MAX, &version)) {
         return false;
     }
-    if (version != VERSION) {
+    if (version != FORMAT_VERSION) {
         const smp_place place =
             smp_json_place(root->json, smp_read_member(root, "smp_plan", true));
         const smp_status st =
             smp_fail(root->errors, SMP_INPUT, &place,
                      "%llu: this program reads plan files of version %d",
-                     (unsigned long long)version, VERSION);
+                     (unsigned long long)version, FORMAT_VERSION);
         (void)st;
         return false;
     }

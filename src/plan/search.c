@@ -203,30 +203,39 @@ static bool first_job(const search *s, smp_point point, int from, smp_job *job_p
     return false;
 }
 
-static smp_status push(search *s, const smp_point *point, level at, const smp_job *job)
+/* Pushes a head with the least bound of its meshes; a head without a legal point not. */
+static smp_status push_head(search *s, const smp_point *head)
 {
-    item new_item = {0, smp_plan_space_code(s->space, point), at, *point};
-    const smp_status st =
-        smp_bound_time(s->bounds, job, at != LEVEL_HEAD, s->errors, &new_item.bound_ps);
-    if (st == SMP_OK) {
+    item new_item = {INT64_MAX, smp_plan_space_code(s->space, head), LEVEL_HEAD, *head};
+    smp_point point = *head;
+    bool any = false;
+    do {
+        smp_job job;
+        int64_t bound_ps = 0;
+        if (!first_job(s, point, SMP_DIM_LEAF, &job)) {
+            continue;
+        }
+        const smp_status st = smp_bound_time(s->bounds, &job, false, s->errors, &bound_ps);
+        if (st != SMP_OK) {
+            return st;
+        }
+        any = true;
+        new_item.bound_ps = bound_ps < new_item.bound_ps ? bound_ps : new_item.bound_ps;
+    } while (smp_plan_space_next(s->space, &point, SMP_DIM_MESH, SMP_DIM_LEAF));
+    if (any) {
         heap_push(&s->heap, &new_item);
     }
-    return st;
+    return SMP_OK;
 }
 
 static smp_status push_heads(search *s)
 {
     smp_point point = {{0}};
+    smp_status st = SMP_OK;
     do {
-        smp_job job;
-        if (first_job(s, point, SMP_DIM_MESH, &job)) {
-            const smp_status st = push(s, &point, LEVEL_HEAD, &job);
-            if (st != SMP_OK) {
-                return st;
-            }
-        }
-    } while (smp_plan_space_next(s->space, &point, 0, SMP_DIM_MESH));
-    return SMP_OK;
+        st = push_head(s, &point);
+    } while (st == SMP_OK && smp_plan_space_next(s->space, &point, 0, SMP_DIM_MESH));
+    return st;
 }
 
 static smp_status split_head(search *s, const item *head)
@@ -235,10 +244,13 @@ static smp_status split_head(search *s, const item *head)
     do {
         smp_job job;
         if (first_job(s, point, SMP_DIM_LEAF, &job)) {
-            const smp_status st = push(s, &point, LEVEL_MESH, &job);
+            item mesh = {0, smp_plan_space_code(s->space, &point), LEVEL_MESH, point};
+            const smp_status st =
+                smp_bound_time(s->bounds, &job, true, s->errors, &mesh.bound_ps);
             if (st != SMP_OK) {
                 return st;
             }
+            heap_push(&s->heap, &mesh);
         }
     } while (smp_plan_space_next(s->space, &point, SMP_DIM_MESH, SMP_DIM_LEAF));
     return SMP_OK;

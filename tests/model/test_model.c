@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "base/numeric.h"
-#include "model/model.h"
+#include "model/family.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -297,11 +297,12 @@ static void test_rope(void **state)
                 model->rope_attention_factor < 1.13864);
     assert_true(model->rope_beta_fast == 32 && model->rope_beta_slow == 1);
     smp_model_destroy(model);
-    REFUSED("{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"spiral\"}}", 1, "spiral",
-            "$.rope_scaling.type");
-    REFUSED("{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"linear\"}}", 1, "factor");
-    REFUSED("{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2,"
-            "\"rope_type\": \"dynamic\"}}", 1, "must say the same");
+    REFUSED("{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"spiral\"}}", 1,
+            "spiral", "$.rope_scaling.type");
+    REFUSED("{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"linear\"}}", 1,
+            "factor");
+    REFUSED("{\"model_type\": \"llama\", \"rope_scaling\": {\"type\": \"linear\","
+            "\"factor\": 2, \"rope_type\": \"dynamic\"}}", 1, "must say the same");
 }
 
 /* ----------------------------------------------------------------- bad input */
@@ -311,7 +312,8 @@ static void test_refused_by_name(void **state)
     (void)state;
     REFUSED("{}", 1, "model_type is missing", "llama");
     REFUSED("{\"auto_map\": {\"AutoConfig\": \"x.Y\"}}", 1, "auto_map");
-    REFUSED("{\"model_type\": \"nemotron_h\"}", 1, "nemotron_h", "gpt2", "qwen3", "t.json:1:16");
+    REFUSED("{\"model_type\": \"nemotron_h\"}", 1, "nemotron_h", "gpt2", "qwen3",
+            "t.json:1:16");
     REFUSED("{\"model_type\": \"x\", \"text_config\": {\"model_type\": \"y\"}}", 1, "\"y\"");
     REFUSED("{\"model_type\": 7}", 1, "model_type");
     REFUSED("[]", 1, "must be an object");
@@ -403,27 +405,6 @@ static void test_tensor_split(void **state)
     assert_int_equal(smp_local_vocab(50257, 8), 6283);
 }
 
-/* Parameters lie in the order of their roles in every kind, and each role once. */
-static void test_role_order(void **state)
-{
-    static const char *const names[] = {"gpt2", "gpt-neox-20b", "Llama-2-7B", "Mistral-7B",
-                                        "Qwen2-7B", "Qwen3-8B"};
-    (void)state;
-    for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
-        smp_model *model = shipped(names[m]);
-        const smp_block *block = smp_model_block(model, 0);
-        for (uint32_t i = 1; i < block->n_param; i++) {
-            assert_true(block->params[i - 1].role < block->params[i].role);
-        }
-        for (uint32_t i = 1; i < model->n_root; i++) {
-            assert_true(model->root[i - 1].role < model->root[i].role);
-        }
-        smp_model_destroy(model);
-    }
-}
-
-/* ----------------------------------------------------------------- describe */
-
 static char *described(const smp_model *model, uint32_t degree, bool json)
 {
     char *text = NULL;
@@ -437,25 +418,111 @@ static char *described(const smp_model *model, uint32_t degree, bool json)
     return text;
 }
 
-static void test_describe_text(void **state)
+static void check_columns(const smp_model *model)
 {
-    static const char *const names[] = {"gpt2", "gpt-neox-20b", "Llama-3.1-405B"};
-    (void)state;
-    for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
-        smp_model *model = shipped(names[m]);
-        char *text = described(model, 8, false);
-        for (const char *at = text; *at;) {
-            size_t n = strcspn(at, "\n");
-            if (n > 80) {
-                print_message("%.*s\n", (int)n, at);
-            }
-            assert_true(n <= 80);
-            at += n + (at[n] == '\n');
+    char *text = described(model, 8, false);
+    for (const char *at = text; *at;) {
+        size_t n = strcspn(at, "\n");
+        if (n > 80) {
+            print_message("%.*s\n", (int)n, at);
         }
-        free(text);
+        assert_true(n <= 80);
+        at += n + (at[n] == '\n');
+    }
+    free(text);
+}
+
+static void check_order(const smp_param *params, uint32_t n)
+{
+    for (uint32_t i = 1; i < n; i++) {
+        if (params[i - 1].role >= params[i].role) {
+            print_message("%s before %s\n", params[i - 1].name, params[i].name);
+        }
+        assert_true(params[i - 1].role < params[i].role);
+    }
+}
+
+/* Every family, from defaults alone: parameters lie in the order of their roles, each role
+ * once, in every kind of block, and the description fits in 80 columns. */
+static void test_every_family(void **state)
+{
+    (void)state;
+    for (size_t f = 0; smp_families()[f]; f++) {
+        char text[256];
+        const char *family = smp_families()[f]->model_type;
+        snprintf(text, sizeof text, "{\"model_type\": \"%s\"%s}", family,
+                 strcmp(family, "deepseek_v2") == 0 ? ", \"num_experts_per_tok\": 6" : "");
+        print_message("%s\n", family);
+        smp_model *model = parse(text);
+        for (uint32_t kind = 0; kind < model->n_kind; kind++) {
+            check_order(model->kinds[kind].params, model->kinds[kind].n_param);
+        }
+        check_order(model->root, model->n_root);
+        check_columns(model);
+        assert_true(model->parameters > 1000000);
+        assert_true(model->active_parameters <= model->parameters);
+        assert_true(model->active_parameters < model->parameters || !model->not_lowered ||
+                    strcmp(model->not_lowered, "mixture of experts") != 0);
         smp_model_destroy(model);
     }
 }
+
+/* ------------------------------------------------------------------ experts */
+
+static void test_experts(void **state)
+{
+    (void)state;
+    /* mixtral: 8 experts of 3 h f each, 2 of them active, and a router of 8 h a layer */
+    const uint64_t h = 4096, f = 14336;
+    smp_model *model = parse("{\"model_type\": \"mixtral\"}");
+    uint64_t dense = llama_count(32000, h, 0, 32, 32, 8, 128) + 32 * 8 * h;
+    assert_int_equal(model->parameters, dense + 32 * 8 * 3 * h * f);
+    assert_int_equal(model->active_parameters, dense + 32 * 2 * 3 * h * f);
+    assert_string_equal(model->not_lowered, "mixture of experts");
+    smp_model_destroy(model);
+    /* leading dense layers, and layers named as dense */
+    model = parse("{\"model_type\": \"deepseek_v3\"}");
+    assert_int_equal(smp_model_block(model, 2)->moe.experts, 0);
+    assert_int_equal(smp_model_block(model, 3)->moe.experts, 256);
+    assert_true(smp_model_block(model, 3)->moe.sigmoid_scores);
+    smp_model_destroy(model);
+    model = parse("{\"model_type\": \"qwen3_moe\", \"decoder_sparse_step\": 2,"
+                  "\"mlp_only_layers\": [3]}");
+    assert_int_equal(smp_model_block(model, 0)->moe.experts, 0);
+    assert_int_equal(smp_model_block(model, 1)->moe.experts, 128);
+    assert_int_equal(smp_model_block(model, 3)->moe.experts, 0);
+    smp_model_destroy(model);
+    REFUSED("{\"model_type\": \"mixtral\", \"num_experts_per_tok\": 9}", 1,
+            "num_experts_per_tok 9", "8 experts");
+    REFUSED("{\"model_type\": \"deepseek_v3\", \"n_group\": 7, \"scoring_func\": \"max\","
+            "\"moe_layer_freq\": 2}", 3, "n_group 7", "max", "moe_layer_freq");
+}
+
+/* The text model of a nested config: a text_config of ours counts as that text model. */
+static void test_nested(void **state)
+{
+    (void)state;
+    const char *text = "{\"model_type\": \"llava\","
+                       "\"text_config\": {\"model_type\": \"llama\"},"
+                       "\"vision_config\": {}, \"tie_word_embeddings\": true}";
+    smp_model *model = parse(text);
+    assert_int_equal(model->parameters,
+                     llama_count(32000, 4096, 11008, 32, 32, 32, 128) - 32000ull * 4096);
+    assert_string_equal(model->family, "llama");
+    smp_model_destroy(model);
+    /* llama4 scout: 48 layers of 16 experts and one shared of 3 h f, h = 5120, f = 8192 */
+    const uint64_t h = 5120, f = 8192;
+    model = parse("{\"model_type\": \"llama4\", \"text_config\":"
+                  "{\"model_type\": \"llama4_text\"}}");
+    assert_int_equal(model->parameters, llama_count(202048, h, 17 * f, 48, 40, 8, 128) +
+                                            48 * 16 * h);
+    assert_true(smp_model_block(model, 3)->attention.no_rope);
+    assert_int_equal(smp_model_block(model, 3)->attention.window, 0);
+    assert_int_equal(smp_model_block(model, 2)->attention.window, 8192);
+    smp_model_destroy(model);
+}
+
+/* ----------------------------------------------------------------- describe */
 
 static void test_describe_json(void **state)
 {
@@ -499,8 +566,9 @@ int main(void)
         cmocka_unit_test(test_no_such_model),
         cmocka_unit_test(test_name_in_any_case),
         cmocka_unit_test(test_tensor_split),
-        cmocka_unit_test(test_role_order),
-        cmocka_unit_test(test_describe_text),
+        cmocka_unit_test(test_every_family),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_nested),
         cmocka_unit_test(test_describe_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
