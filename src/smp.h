@@ -87,6 +87,16 @@ void smp_errors_clear(smp_errors *errors);
  * exits with status 1. */
 void smp_on_out_of_memory(void (*handler)(size_t size_bytes));
 
+/* ---------------------------------------------------------------- progress */
+
+/* One line on a terminal that says how far a long run is: nothing in the first two seconds
+ * and nothing where `stream` is no terminal.  Its clock decides only when to print. */
+typedef struct smp_progress smp_progress;
+smp_progress *smp_progress_create(FILE *stream, const char *what); /* what: "searching" */
+/* `progress` is an smp_progress: the function fits smp_plan_options.progress. */
+void smp_progress_update(void *progress, uint64_t done, uint64_t total);
+void smp_progress_destroy(smp_progress *progress); /* wipes the line */
+
 /* ------------------------------------------------------------------ inputs */
 
 typedef struct smp_model smp_model;
@@ -158,6 +168,8 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
+enum { SMP_SETTINGS = 27 }; /* number of keys */
+
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
 typedef struct smp_settings {
@@ -177,7 +189,8 @@ typedef struct smp_settings {
     smp_sharding sharding;
     bool reshard_after_forward;
     smp_checkpointing checkpointing;
-    uint32_t checkpointing_layers; /* K of first:K; after resolving, layers checkpointed */
+    uint32_t checkpointing_layers; /* K of first:K; after resolving, layers with
+                                      checkpointing of any kind: none, K or all */
     bool offload;
     smp_accumulation accumulation;
     bool sequence_parallel;
@@ -192,6 +205,7 @@ typedef struct smp_settings {
     bool limit_all_gathers;
     smp_axis rank_order[SMP_AXES]; /* fastest axis first */
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
+    smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */
 } smp_settings;
 
 typedef struct smp_setting_info {
@@ -209,7 +223,8 @@ const smp_setting_info *smp_settings_table(size_t *count_p);
 int smp_settings_find(const char *key); /* index in the table, or -1 */
 
 void smp_settings_init(smp_settings *settings); /* all defaults, nothing given */
-/* Sets one key from text and marks it given. `where` is for messages. */
+/* Sets one key from text and marks it given.  `where` is for messages, now and when the job
+ * is resolved: its strings must outlive the settings. */
 SMP_CHECK smp_status smp_settings_set(smp_settings *settings, const char *key,
                                       const char *value, const smp_place *where,
                                       smp_errors *errors);
@@ -221,12 +236,16 @@ bool smp_settings_given(const smp_settings *settings, const char *key);
 bool smp_settings_get(const smp_settings *settings, const char *key, char *buffer,
                       size_t size_bytes);
 /* Reads an SMP file: v2 keys and the rest of the vocabulary, or v1 keys, each of which is
- * translated or named as without equivalent (a warning). */
+ * translated or named as without equivalent (a warning).  `path` must outlive the settings. */
 SMP_CHECK smp_status smp_settings_read(smp_settings *settings, const char *path,
                                        smp_errors *errors);
-/* Writes the nine v2 keys, and the other given or non-default keys, as an SMP file. */
+/* Writes the nine v2 keys, the keys that smp-plan searches, and the other given or
+ * non-default keys, as an SMP file. */
 SMP_CHECK smp_status smp_settings_export(const smp_settings *settings, const char *path,
                                          smp_errors *errors);
+
+/* Whether the GPU computes in this precision: a V100 has no bf16. */
+bool smp_profile_supports(const smp_profile *profile, smp_precision precision);
 
 /* --------------------------------------------------------------------- job */
 
@@ -407,6 +426,7 @@ typedef struct smp_plan_options {
     uint32_t top;     /* plans to return; 0 means 5 */
     bool prune;       /* false: price every candidate */
     double margin_frac; /* of capacity that a plan must leave free; default 0.03 */
+    bool timing;      /* print how long the search took: no two runs then print the same */
     /* Called now and then with what has been done of how much; may be NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
@@ -437,16 +457,22 @@ const smp_search_info *smp_plan_search_info(const smp_plan *plan);
 /* The table, why the alternatives lose, or the nearest plan; for people or as JSON. */
 SMP_CHECK smp_status smp_plan_print(const smp_plan *plan, bool json, FILE *stream,
                                     smp_errors *errors);
+/* Time against memory of every candidate that was simulated, the front and the plans; as
+ * smp_simulation_plot_memory. */
 SMP_CHECK smp_status smp_plan_pareto(const smp_plan *plan, const char *path,
                                      smp_errors *errors);
 
-/* A plan file holds one job with its inputs by value. */
-SMP_CHECK smp_status smp_plan_write(const smp_job *job, const char *path, smp_errors *errors);
+/* A plan file holds one job with its inputs by value.  `predicted` is what was predicted of
+ * the job, or NULL: it is then left out of the file. */
+SMP_CHECK smp_status smp_plan_write(const smp_job *job, const smp_report *predicted,
+                                    const char *path, smp_errors *errors);
 typedef struct smp_planned {
     smp_model *model;
     smp_cluster *cluster;
     smp_profile *profile;
-    smp_job job; /* unresolved, with every setting given */
+    smp_job job;           /* unresolved, with every setting given */
+    bool has_predicted;
+    smp_report predicted;  /* what the file says, the rest zero */
 } smp_planned;
 SMP_CHECK smp_status smp_plan_read(const char *path, smp_errors *errors, smp_planned **planned_p);
 void smp_planned_destroy(smp_planned *planned);

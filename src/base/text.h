@@ -22,8 +22,13 @@ const char *smp_show_count(double count);
 
 /* JSON writer: two-space indentation, keys in the order given, doubles with 17 significant
  * digits at most (shortest that reads back equal), so output is the same byte for byte. */
-typedef struct smp_json_out { smp_text text; int depth; bool first; bool key_pending; } smp_json_out;
-void smp_out_object(smp_json_out *out, const char *key); /* key NULL inside arrays and at the top */
+typedef struct smp_json_out {
+    smp_text text;
+    int depth;  /* of open brackets; at 0 the document is complete and ends in a newline */
+    bool first; /* nothing stands in the innermost bracket yet */
+} smp_json_out;
+/* The key is NULL inside arrays and at the top. */
+void smp_out_object(smp_json_out *out, const char *key);
 void smp_out_array(smp_json_out *out, const char *key);
 void smp_out_end_object(smp_json_out *out);
 void smp_out_end_array(smp_json_out *out);

@@ -17,21 +17,33 @@
 /* A number and where it comes from. */
 typedef struct smp_figure { double value; const char *source; } smp_figure;
 
-typedef enum smp_link_kind { SMP_LINK_PCIE, SMP_LINK_NVLINK, SMP_LINK_MEMORY } smp_link_kind;
+typedef enum smp_link_kind {
+    SMP_LINK_PCIE,   /* through PCIe switches, the sockets and their link */
+    SMP_LINK_NVLINK, /* every GPU reaches every other at full rate (NVSwitch) */
+    SMP_LINK_MESH,   /* NVLink without a switch: the hybrid cube mesh of eight V100 */
+    SMP_LINK_MEMORY  /* no device: ranks are threads that share the host's memory */
+} smp_link_kind;
 
 struct smp_cluster {
     smp_arena *arena;
     const char *name;
-    char *text;              /* the JSON, for plan files */
+    char *text;              /* the JSON, for plan files; "auto" is written out as found */
+    const char *title;       /* for people */
     const char *gpu;         /* profile name */
     uint32_t nodes_in_file, nodes, gpus_per_node, gpus; /* gpus: in use */
+    uint32_t cores; /* MEMORY: ranks of a node that run at once; more of them take turns */
+    double memory_in_file_bytes;
     smp_figure memory_bytes; /* per GPU, what the driver reports */
     smp_link_kind link;      /* between the GPUs of a node */
-    smp_figure link_Bps;     /* one GPU, one direction */
+    smp_figure link_Bps;     /* one GPU, one direction; MEMORY: the host's,
+                                all ranks together */
     smp_figure nic_Bps;      /* one port, one direction */
-    uint32_t nics;           /* ports per node */
+    uint32_t nics;           /* ports per node; 0: no network */
     smp_figure nic_latency_s;
+    bool nic_near;           /* ports and GPUs share PCIe switches */
     bool nvls;               /* switch does reductions */
+    bool amd_host;           /* the hosts' processors, to NCCL's tuner */
+    uint32_t gpus_per_host_link; /* GPUs that share one link to the host */
     smp_figure pcie_Bps;     /* host to device, one direction */
     smp_figure host_memory_bytes; /* per node */
     smp_figure price_per_gpu_hour; /* 0: unknown */
@@ -44,20 +56,29 @@ struct smp_profile {
     char *text;              /* the JSON, for plan files */
     const char *gpu_title;   /* "NVIDIA H100 SXM5 80 GB" */
     uint32_t compute_capability; /* 70, 80, 89, 90, 100; 0: not an NVIDIA GPU */
+    uint32_t multiprocessors;    /* that share a kernel's tiles */
     smp_figure peak_flops[SMP_DTYPES]; /* dense; 0: not supported */
     smp_figure memory_Bps;
-    smp_figure matmul_efficiency, attention_efficiency, attention_grad_efficiency, memory_efficiency;
+    /* shares of the peak that a kernel reaches when its sizes are large */
+    smp_figure matmul_efficiency, attention_efficiency, attention_grad_efficiency;
+    smp_figure memory_efficiency;
+    smp_figure attention_half_seq; /* sequence at which attention reaches half of that */
     smp_figure copy_efficiency; /* of pcie_Bps */
     smp_figure copy_latency_s;
-    smp_figure launch_s;     /* between kernels of a captured graph */
+    smp_figure launch_s;     /* start and drain of a kernel in a captured graph */
     smp_figure host_launch_s; /* per kernel launched by the host: other stacks */
     smp_figure context_bytes;
     smp_figure spread;       /* relative standard deviation of a kernel's time */
     smp_figure collective_spread;
+    uint32_t n_sample, n_fit; /* measured samples and fits in the file (docs/costs.md) */
 };
 
-typedef enum smp_algorithm { SMP_ALGO_RING, SMP_ALGO_TREE, SMP_ALGO_NVLS, SMP_ALGO_NVLS_TREE, SMP_ALGO_PAT, SMP_ALGOS } smp_algorithm;
-typedef enum smp_protocol { SMP_PROTO_LL, SMP_PROTO_LL128, SMP_PROTO_SIMPLE, SMP_PROTOS } smp_protocol;
+typedef enum smp_algorithm {
+    SMP_ALGO_RING, SMP_ALGO_TREE, SMP_ALGO_NVLS, SMP_ALGO_NVLS_TREE, SMP_ALGO_PAT, SMP_ALGOS
+} smp_algorithm;
+typedef enum smp_protocol {
+    SMP_PROTO_LL, SMP_PROTO_LL128, SMP_PROTO_SIMPLE, SMP_PROTOS
+} smp_protocol;
 const char *smp_algorithm_name(smp_algorithm algorithm);
 const char *smp_protocol_name(smp_protocol protocol);
 
@@ -65,8 +86,9 @@ const char *smp_protocol_name(smp_protocol protocol);
 typedef struct smp_cost {
     double launch_s, compute_s, memory_s, latency_s, transfer_s;
     double spread;            /* relative standard deviation */
-    smp_algorithm algorithm;  /* collectives */
+    smp_algorithm algorithm;  /* collectives on NCCL */
     smp_protocol protocol;
+    uint32_t channels;        /* 0: no collective, or not NCCL's */
     double bus_Bps;           /* nccl-tests' bus bandwidth at this size */
     const smp_figure *basis;  /* what the largest factor rests on */
 } smp_cost;
@@ -81,20 +103,39 @@ void smp_cost_collective(const smp_cluster *cluster, const smp_profile *profile,
 double smp_nccl_latency_s(smp_op op, smp_algorithm algorithm, smp_protocol protocol,
                           uint32_t ranks, uint32_t nodes, uint32_t compute_capability,
                           bool amd_host);
+/* What NCCL's search for a graph finds for one algorithm: channels, and bytes per second of a
+ * channel inside a node and between nodes.  channels 0: not enabled. */
+typedef struct smp_nccl_graph {
+    uint32_t channels;
+    double intra_Bps, inter_Bps;
+} smp_nccl_graph;
+smp_nccl_graph smp_nccl_search(const smp_cluster *cluster, const smp_profile *profile,
+                               smp_algorithm algorithm, const smp_placement *placement);
+/* Seconds of one pair at `bytes`, -1 when not enabled: for tests and tables. */
+double smp_nccl_seconds(const smp_cluster *cluster, const smp_profile *profile, smp_op op,
+                        smp_algorithm algorithm, smp_protocol protocol,
+                        const smp_placement *placement, uint64_t bytes);
 
 /* The cost of any task of a program.  Pure: equal tasks cost the same. */
 void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
                    const smp_program *program, const smp_task *task, smp_cost *cost_p);
+/* Seconds of a matrix product on the tensor cores, memory traffic apart: tiles of the output
+ * fill the multiprocessors in waves. */
+double smp_cost_matmul_s(const smp_profile *profile, smp_dtype dtype, uint64_t batch,
+                         uint64_t m, uint64_t n, uint64_t k);
 
 /* Device memory that no arena holds: estimates. */
 uint64_t smp_cost_context_bytes(const smp_profile *profile);
 uint64_t smp_cost_comm_bytes(const smp_cluster *cluster, const smp_profile *profile,
                              const smp_comm *comm);
 
-/* From the text of a file, as plan files hold them. */
+/* From the text of a file, as plan files hold them.  A plan file keeps the cluster's text and
+ * the number of GPUs in use: after parsing, smp_cluster_set_gpus restores an override. */
 SMP_CHECK smp_status smp_cluster_parse(const char *text, size_t n, const char *place_name,
-                                       const char *name, smp_errors *errors, smp_cluster **cluster_p);
+                                       const char *name, smp_errors *errors,
+                                        smp_cluster **cluster_p);
 SMP_CHECK smp_status smp_profile_parse(const char *text, size_t n, const char *place_name,
-                                       const char *name, smp_errors *errors, smp_profile **profile_p);
+                                       const char *name, smp_errors *errors,
+                                        smp_profile **profile_p);
 
 #endif

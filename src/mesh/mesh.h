@@ -14,15 +14,21 @@
 
 #include "smp.h"
 
+/* As smp_job_resolve, without messages: for a search.  True: the job is resolved; false: it is
+ * unchanged.  Uses no heap. */
+bool smp_job_try(smp_job *job);
+
 /* Where the members of one group lie. */
 typedef struct smp_placement {
     uint32_t ranks;         /* members */
     uint32_t nodes;         /* distinct nodes they lie on */
     uint32_t most_per_node; /* members on the fullest of these nodes */
     uint32_t least_per_node;
-    uint32_t stride;        /* distance of consecutive members inside a node, 1: adjacent */
+    uint32_t stride;        /* least distance of consecutive members on one node, 1: adjacent;
+                               1 where no node has two */
     uint32_t sharers;       /* groups of this kind that use one node's network at once: the
-                               most groups of the kind, over the nodes, that leave the node */
+                               most, over the nodes of this group, that have members on the
+                               node and elsewhere; 0 for a group inside one node */
 } smp_placement;
 
 void smp_mesh_placement(const smp_mesh *mesh, smp_group group, uint32_t rank,

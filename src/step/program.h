@@ -44,44 +44,49 @@ typedef enum smp_op_class {
 
 /* X(NAME, "text", class, "operands in order; dims in order; what it does")
  * Operands are the task's accesses in this order; r read, w written, a written or added to
- * (flag ACCUMULATE).  Optional operands in brackets come last. */
+ * (flag ACCUMULATE).  Optional operands in brackets come last; tokens that order the task
+ * come after all operands. */
 #define SMP_OP_LIST(X)                                                                        \
-    X(EMBED, "embed", MEMORY, "r table, r ids, w y; tokens, hidden, vocab; vocabulary-parallel rows outside the rank's part give 0") \
+    X(EMBED, "embed", MEMORY, "r table, r ids, w y; tokens, hidden, vocab: ids of all micro-batches, the instance's are used; rows of the vocabulary outside the rank's part give 0") \
     X(EMBED_GRAD, "embed_grad", MEMORY, "r dy, r ids, a dtable; tokens, hidden, vocab") \
-    X(POSITION, "position", MEMORY, "r table, a x; tokens, hidden, positions; adds learned positions") \
-    X(POSITION_GRAD, "position_grad", MEMORY, "r dx, a dtable; tokens, hidden, positions") \
+    X(POSITION, "position", MEMORY, "r table, a x; tokens, hidden, positions, first token: adds learned positions") \
+    X(POSITION_GRAD, "position_grad", MEMORY, "r dx, a dtable; tokens, hidden, positions, first token") \
     X(MATMUL, "matmul", MATMUL, "r x[m,k], r w[n,k], w y[m,n], [r bias[n]]; m, n, k") \
     X(MATMUL_DX, "matmul_dx", MATMUL, "r dy[m,k], r w[k,n], a dx[m,n]; m, n, k: the input gradient, n in features, k out features") \
     X(MATMUL_DW, "matmul_dw", MATMUL, "r dy[k,m], r x[k,n], a dw[m,n], [a dbias[m]]; m, n, k: the weight gradient, m out features, n in features, k tokens") \
-    X(NORM, "norm", MEMORY, "r x, r w, w y, [r bias]; rows, width; the setting of the block says rms or layer norm") \
-    X(NORM_GRAD, "norm_grad", MEMORY, "r dy, r x, r w, a dx, a dw, [a dbias]; rows, width; statistics are computed again") \
-    X(ROPE, "rope", MEMORY, "a qkv; tokens, heads + kv_heads, head_dim, rotated; in place") \
-    X(ROPE_GRAD, "rope_grad", MEMORY, "a dqkv; tokens, heads + kv_heads, head_dim, rotated; the inverse rotation, in place") \
+    X(NORM, "norm", MEMORY, "r x, r w, w y, [r bias]; rows, width, smp_norm_kind") \
+    X(NORM_GRAD, "norm_grad", MEMORY, "r dy, r x, r w, a dx (flag ADD_DX), a dw, [a dbias]; rows, width, smp_norm_kind: statistics are computed again") \
+    X(QK_NORM, "qk_norm", MEMORY, "a qkv, r q_w, r k_w, w raw[tokens, (heads + kv_heads) head_dim]; tokens, heads, kv_heads, head_dim: each head of q and k in place, what they were is kept for backward") \
+    X(QK_NORM_GRAD, "qk_norm_grad", MEMORY, "a dqkv, r raw, r q_w, r k_w, a dq_w, a dk_w; tokens, heads, kv_heads, head_dim") \
+    X(BIAS, "bias", MEMORY, "a x, r bias; rows, width: in place, for biases that are added after a reduction") \
+    X(BIAS_GRAD, "bias_grad", MEMORY, "r dy, a dbias; rows, width") \
+    X(ROPE, "rope", MEMORY, "a qkv; tokens, heads, kv_heads, head_dim, rotated, seq: in place on q and k") \
+    X(ROPE_GRAD, "rope_grad", MEMORY, "a dqkv; tokens, heads, kv_heads, head_dim, rotated, seq: the inverse rotation, in place") \
     X(ATTENTION, "attention", ATTENTION, "r qkv, w y, w lse; batch, seq, heads, kv_heads, head_dim, window; fused, causal") \
     X(ATTENTION_GRAD, "attention_grad", ATTENTION, "r dy, r qkv, r y, r lse, w dqkv; batch, seq, heads, kv_heads, head_dim, window") \
     X(SCORES, "scores", MATMUL, "r qkv, w scores; batch, seq, heads, kv_heads, head_dim: q k^T of naive attention") \
-    X(SOFTMAX, "softmax", MEMORY, "r scores, w probabilities; rows, width; causal") \
+    X(SOFTMAX, "softmax", MEMORY, "r scores, w probabilities; rows, width, window: causal") \
     X(SOFTMAX_GRAD, "softmax_grad", MEMORY, "r dprobabilities, r probabilities, w dscores; rows, width") \
     X(VALUES, "values", MATMUL, "r probabilities, r qkv, w y; batch, seq, heads, kv_heads, head_dim") \
-    X(VALUES_GRAD, "values_grad", MATMUL, "r dy, r probabilities, r qkv, w dprobabilities, a dqkv; batch, seq, heads, kv_heads, head_dim") \
-    X(SCORES_GRAD, "scores_grad", MATMUL, "r dscores, r qkv, a dqkv; batch, seq, heads, kv_heads, head_dim") \
-    X(ACTIVATION, "activation", MEMORY, "r x, w y; elements") \
-    X(ACTIVATION_GRAD, "activation_grad", MEMORY, "r dy, r x, w dx; elements") \
-    X(GATED, "gated", MEMORY, "r gate_up, w y; tokens, ffn: y = act(gate) * up") \
-    X(GATED_GRAD, "gated_grad", MEMORY, "r dy, r gate_up, w dgate_up; tokens, ffn") \
-    X(DROPOUT, "dropout", MEMORY, "r x, w y, w mask; elements") \
-    X(DROPOUT_GRAD, "dropout_grad", MEMORY, "r dy, r mask, w dx; elements") \
+    X(VALUES_GRAD, "values_grad", MATMUL, "r dy, r probabilities, r qkv, w dprobabilities, w dqkv; batch, seq, heads, kv_heads, head_dim: writes the part of v") \
+    X(SCORES_GRAD, "scores_grad", MATMUL, "r dscores, r qkv, a dqkv; batch, seq, heads, kv_heads, head_dim: writes the parts of q and k") \
+    X(ACTIVATION, "activation", MEMORY, "r x, w y; elements, smp_activation") \
+    X(ACTIVATION_GRAD, "activation_grad", MEMORY, "r dy, r x, w dx; elements, smp_activation") \
+    X(GATED, "gated", MEMORY, "r gate_up, w y; tokens, ffn, smp_activation: y = act(gate) * up") \
+    X(GATED_GRAD, "gated_grad", MEMORY, "r dy, r gate_up, w dgate_up; tokens, ffn, smp_activation") \
+    X(DROPOUT, "dropout", MEMORY, "r x, w y, w mask; elements, rate / 2^-32: one byte of mask an element") \
+    X(DROPOUT_GRAD, "dropout_grad", MEMORY, "r dy, r mask, w dx; elements, rate / 2^-32") \
     X(ADD, "add", MEMORY, "r a, r b, w y; elements") \
     X(COPY, "copy", MEMORY, "r x, w y; elements") \
-    X(ACCUMULATE, "accumulate", MEMORY, "r x, a y; elements: y = or += x, with a change of dtype") \
-    X(CAST, "cast", MEMORY, "r x, w y; elements; from dtype2 to dtype") \
+    X(ACCUMULATE, "accumulate", MEMORY, "r x, a y; elements: y = or += x, from dtype to dtype2") \
+    X(CAST, "cast", MEMORY, "r x, w y; elements: from dtype2 to dtype") \
     X(FILL, "fill", MEMORY, "w y; elements: zero") \
-    X(LOSS, "loss", MEMORY, "r logits, r targets, w stats; tokens, vocab: local maximum, sum of exponentials and target logit per token") \
-    X(LOSS_GRAD, "loss_grad", MEMORY, "a logits, r targets, r stats, a loss; tokens, vocab: loss, and logits become their gradient in place") \
-    X(SQUARES, "squares", MEMORY, "r gradient, a sum; elements: sum of squares and overflow flag") \
+    X(LOSS, "loss", MEMORY, "r logits, r targets, w stats[tokens, 3]; tokens, vocab of the rank, first token, true vocab: maximum, sum of exponentials and target logit over the rank's part; targets of all micro-batches, the instance's are used") \
+    X(LOSS_GRAD, "loss_grad", MEMORY, "a logits, r targets, r stats[parts, tokens, 3], a loss; tokens, vocab of the rank, first token, true vocab, parts, tokens that the loss is a mean over: logits become their gradient in place") \
+    X(SQUARES, "squares", MEMORY, "r gradient, a sum; elements, unit, first element in the unit: adds sum of squares (each over smp_unit_param.copies) and overflow flag") \
     X(SCALARS, "scalars", MEMORY, "r sum, a scalars; 1: clip factor, loss scale, step count, on the device") \
-    X(ADAMW, "adamw", MEMORY, "a parameter, r gradient, a m, a v, r scalars; elements; update selected by the overflow flag") \
-    X(SGD, "sgd", MEMORY, "a parameter, r gradient, a momentum, r scalars; elements") \
+    X(ADAMW, "adamw", MEMORY, "a parameter, r gradient, a m, a v, r scalars; elements, unit, first element in the unit: update selected by the overflow flag; gradient in dtype2") \
+    X(SGD, "sgd", MEMORY, "a parameter, r gradient, a momentum, r scalars; elements, unit, first element in the unit; gradient in dtype2") \
     X(ALL_GATHER, "all_gather", COLLECTIVE, "r x, w y; elements of y; x may be this rank's part of y") \
     X(REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, "r x, w y; elements of x") \
     X(ALL_REDUCE, "all_reduce", COLLECTIVE, "a x; elements; in place") \
@@ -161,7 +166,8 @@ enum { SMP_NO_COMM = 255, SMP_MAX_DIMS = 6 };
 enum {
     SMP_FLAG_ACCUMULATE = 1, /* outputs marked `a` are added to */
     SMP_FLAG_CAUSAL = 2,
-    SMP_FLAG_AVERAGE = 4     /* a reduction that divides by the group size */
+    SMP_FLAG_AVERAGE = 4,    /* a reduction that divides by the group size */
+    SMP_FLAG_ADD_DX = 8      /* NORM_GRAD: dx is added to (ACCUMULATE speaks of dw, dbias) */
 };
 
 typedef struct smp_task {
@@ -205,10 +211,32 @@ typedef struct smp_comm {
     uint32_t meeting;       /* see smp_class: which classes meet here */
 } smp_comm;
 
+/* The parameters of one unit on one tensor rank, as they lie in its flat buffer: those that
+ * tensor parallelism splits in the order of roles, then those of which every tensor rank has
+ * a whole copy, in the same order. */
+typedef struct smp_unit_param {
+    smp_role role;
+    uint32_t param;         /* index in the block's params, or in the model's root */
+    uint64_t offset, elems;
+    uint32_t copies;        /* tensor ranks that hold the same elements */
+} smp_unit_param;
+typedef struct smp_unit {
+    const char *name;
+    const smp_block *block; /* NULL: the root unit */
+    smp_unit_param params[SMP_ROLES];
+    uint32_t n_param;
+    int8_t at[SMP_ROLES];   /* index in params, or -1 */
+    uint64_t elems;         /* of the whole unit */
+    uint64_t tail;          /* offset of the first parameter that is not split */
+    uint64_t shard_elems;   /* of a shard, padding included: ceil(elems / degree) */
+    uint64_t own_first, own_elems; /* the rank's part; equal to the whole where unsharded */
+} smp_unit;
+
 typedef struct smp_program {
     smp_arena *arena;       /* owns everything */
     uint32_t representative, count; /* of the class of ranks */
     smp_comm *comms; uint32_t n_comm;
+    smp_unit *units; uint32_t n_unit; /* blocks by variant, then the root */
     smp_buffer *buffers; uint32_t n_buffer;
     smp_task *tasks; uint32_t n_task;
     smp_access *accesses; uint32_t n_access;

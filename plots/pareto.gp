@@ -1,0 +1,36 @@
+# Time against memory of a search: candidates, the front, the plans.
+# Use: gnuplot -c pareto.gp DATA OUTPUT CAPACITY_GIB TITLE
+# DATA is what smp-plan --pareto writes; OUTPUT ends in .svg or .png.
+data = ARG1
+output_path = ARG2
+capacity = ARG3 + 0
+job = ARG4
+
+if (output_path[strlen(output_path) - 2:] eq "png") {
+    set terminal pngcairo size 1000,640 font "sans,12"
+} else {
+    set terminal svg size 1000,640 font "sans,14" background "white"
+}
+set output output_path
+
+set title job noenhanced
+set xlabel "step time (s)"
+set ylabel "peak memory per GPU (GiB)"
+set grid lc rgb "#dddddd"
+set border 3
+set tics nomirror
+set key bottom right box lc rgb "#cccccc" opaque
+set logscale x
+set xtics autofreq
+set format x "%g"
+set yrange [0:*<1.6*capacity]
+set arrow from graph 0, first capacity to graph 1, first capacity nohead \
+    lc rgb "#b03030" dt 2 lw 1.5
+set label "memory a plan may use" at graph 0.99, first capacity right \
+    offset 0, 0.6 textcolor rgb "#b03030"
+
+plot data index 1 using 1:2 with points pt 2 ps 0.5 lc rgb "#c0c0c0" title "does not fit", \
+     data index 0 using 1:2 with points pt 7 ps 0.5 lc rgb "#4477aa" title "fits", \
+     data index 2 using 1:2 with steps lw 2 lc rgb "#228833" title "front", \
+     data index 3 using 1:2 with points pt 6 ps 1.4 lw 2 lc rgb "#cc6600" title "plans", \
+     data index 3 using 1:2:3 with labels offset 1.2, 0.8 textcolor rgb "#cc6600" notitle

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of the NCCL model share.  Internal to src/cost.
+ */
+#ifndef SMP_COST_NCCL_H
+#define SMP_COST_NCCL_H
+
+#include "cost/cost.h"
+
+/* Rows of NCCL's tables. */
+typedef enum smp_nccl_row {
+    SMP_NCCL_VOLTA, SMP_NCCL_AMPERE, SMP_NCCL_HOPPER, SMP_NCCL_BLACKWELL
+} smp_nccl_row;
+smp_nccl_row smp_nccl_row_of(uint32_t compute_capability);
+
+/* Ranks per node as NCCL's tuner counts them. */
+uint32_t smp_nccl_per_node(const smp_placement *placement);
+/* Share of the ports' rate that a group has when all its `sharers` communicate. */
+double smp_nccl_network_share(const smp_cluster *cluster, const smp_placement *placement);
+bool smp_nccl_enabled(const smp_cluster *cluster, const smp_profile *profile, smp_op op,
+                      smp_algorithm algorithm, smp_protocol protocol,
+                      const smp_placement *placement);
+
+#endif

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Settings by name: the table, defaults, text in and text out.
+ *
+ * Rules between settings, model and cluster are not here but in resolve.c; this file refuses
+ * only what no job could use.
+ */
+#include "config.h"
+
+#include "mesh/settings.h"
+
+#include "base/json.h"
+
+#include <string.h>
+
+static const char *const strategy_words[] = {
+    "unset", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD",
+    NULL
+};
+static const char *const sharding_words[] = {"full", "optimizer", "none", NULL};
+static const char *const accumulation_words[] = {"every", "last", NULL};
+static const char *const precision_words[] = {"bf16", "fp16", "fp32", NULL};
+static const char *const attention_words[] = {"flash", "naive", NULL};
+static const char *const optimizer_words[] = {"adamw", "sgd", NULL};
+static const char *const prefetch_words[] = {"backward_pre", "backward_post", "none", NULL};
+
+#define TYPE_INTEGER "integer"
+#define TYPE_BOOLEAN "boolean"
+#define TYPE_WORD "name"
+#define TYPE_CHECKPOINTING "name"
+#define TYPE_RANK_ORDER "list of names"
+
+#define INFO(KEY, field, kind, low, words, range, initial, v2, searched, meaning)             \
+    {#field, TYPE_##kind, range, initial, meaning, v2, searched},
+static const smp_setting_info infos[] = {SMP_SETTING_LIST(INFO)};
+#undef INFO
+
+typedef struct field {
+    smp_setting_kind kind;
+    uint32_t low;
+    size_t offset;
+    const char *const *words;
+} field;
+
+#define FIELD(KEY, name, kind, low, words, range, initial, v2, searched, meaning)             \
+    {SMP_SETTING_##kind, low, offsetof(smp_settings, name), words},
+static const field fields[] = {SMP_SETTING_LIST(FIELD)};
+#undef FIELD
+
+#define KEY(KEY, field, kind, low, words, range, initial, v2, searched, meaning) #field,
+static const char *const keys[] = {SMP_SETTING_LIST(KEY) NULL};
+#undef KEY
+
+_Static_assert(SMP_KEYS == (int)SMP_SETTINGS, "SMP_SETTINGS in smp.h is the number of keys");
+_Static_assert(SMP_KEYS <= 64, "smp_settings.given has 64 bits");
+/* Fields of enum type are read and written as uint32_t. */
+_Static_assert(sizeof(smp_strategy) == 4 && sizeof(smp_sharding) == 4 &&
+                   sizeof(smp_accumulation) == 4 && sizeof(smp_precision) == 4 &&
+                   sizeof(smp_attention_kind) == 4 && sizeof(smp_optimizer) == 4 &&
+                   sizeof(smp_prefetch) == 4,
+               "enums of settings have the size of uint32_t");
+
+const smp_setting_info *smp_settings_table(size_t *count_p)
+{
+    *count_p = SMP_KEYS;
+    return infos;
+}
+
+smp_setting_kind smp_key_kind(smp_key key)
+{
+    return fields[key].kind;
+}
+
+const char *const *smp_setting_keys(void)
+{
+    return keys;
+}
+
+int smp_settings_find(const char *key)
+{
+    for (int i = 0; i < (int)SMP_KEYS; i++) {
+        if (strcmp(keys[i], key) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* Decimal digits only: no sign, space, exponent or hexadecimal. */
+static bool parse_integer(const char *text, uint32_t low, uint32_t *value_p)
+{
+    uint64_t value = 0;
+
+    if (*text == '\0') {
+        return false;
+    }
+    for (; *text != '\0'; text++) {
+        if (*text < '0' || *text > '9') {
+            return false;
+        }
+        value = value * 10 + (uint64_t)(*text - '0');
+        if (value > UINT32_MAX) {
+            return false;
+        }
+    }
+    if (value < low) {
+        return false;
+    }
+    *value_p = (uint32_t)value;
+    return true;
+}
+
+static bool parse_boolean(const char *text, bool *value_p)
+{
+    bool yes = strcmp(text, "true") == 0 || strcmp(text, "1") == 0;
+    bool no = strcmp(text, "false") == 0 || strcmp(text, "0") == 0;
+
+    if (yes || no) {
+        *value_p = yes;
+    }
+    return yes || no;
+}
+
+static bool parse_word(const char *text, const char *const *words, uint32_t *value_p)
+{
+    for (uint32_t i = 0; words[i] != NULL; i++) {
+        if (strcmp(words[i], text) == 0) {
+            *value_p = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool parse_checkpointing(const char *text, smp_settings *settings)
+{
+    static const struct { const char *text; smp_checkpointing value; } names[] = {
+        {"none", SMP_CHECKPOINTING_NONE},
+        {"selective", SMP_CHECKPOINTING_SELECTIVE_ATTENTION},
+        {"selective:attention", SMP_CHECKPOINTING_SELECTIVE_ATTENTION},
+        {"selective:op", SMP_CHECKPOINTING_SELECTIVE_OP},
+        {"full", SMP_CHECKPOINTING_FULL},
+    };
+    uint32_t layers;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(names[i].text, text) == 0) {
+            settings->checkpointing = names[i].value;
+            settings->checkpointing_layers = 0;
+            return true;
+        }
+    }
+    if (strncmp(text, "first:", 6) == 0 && parse_integer(text + 6, 1, &layers)) {
+        settings->checkpointing = SMP_CHECKPOINTING_FIRST;
+        settings->checkpointing_layers = layers;
+        return true;
+    }
+    return false;
+}
+
+/* "tensor,context,shard,expert,replica" in any order. */
+static bool parse_axes(const char *text, smp_axis order[SMP_AXES])
+{
+    bool seen[SMP_AXES] = {false};
+
+    for (int i = 0; i < (int)SMP_AXES; i++) {
+        size_t n = strcspn(text, ",");
+        int axis = 0;
+        while (axis < (int)SMP_AXES && (strlen(smp_axis_name((smp_axis)axis)) != n ||
+                                        strncmp(smp_axis_name((smp_axis)axis), text, n) != 0)) {
+            axis++;
+        }
+        if (axis == (int)SMP_AXES || seen[axis]) {
+            return false;
+        }
+        seen[axis] = true;
+        order[i] = (smp_axis)axis;
+        text += n;
+        if (*text != (i + 1 < (int)SMP_AXES ? ',' : '\0')) {
+            return false;
+        }
+        text++;
+    }
+    return true;
+}
+
+/* SMP v1's placement_strategy: the rightmost letter varies fastest over consecutive ranks;
+ * cluster is DPT and spread TPD.  D stands for all axes but tensor, P has degree 1. */
+static bool parse_letters(const char *text, smp_axis order[SMP_AXES])
+{
+    const char *letters = strcmp(text, "cluster") == 0 ? "DPT"
+                          : strcmp(text, "spread") == 0 ? "TPD" : text;
+    uint32_t n = 0;
+
+    if (strlen(letters) != 3 || strchr(letters, 'D') == NULL || strchr(letters, 'P') == NULL ||
+        strchr(letters, 'T') == NULL) {
+        return false;
+    }
+    for (int i = 2; i >= 0; i--) {
+        if (letters[i] == 'T') {
+            order[n++] = SMP_AXIS_TENSOR;
+        } else if (letters[i] == 'D') {
+            order[n++] = SMP_AXIS_CONTEXT;
+            order[n++] = SMP_AXIS_SHARD;
+            order[n++] = SMP_AXIS_EXPERT;
+            order[n++] = SMP_AXIS_REPLICA;
+        }
+    }
+    return true;
+}
+
+static bool parse_rank_order(const char *text, smp_settings *settings)
+{
+    smp_axis order[SMP_AXES];
+
+    if (!parse_axes(text, order) && !parse_letters(text, order)) {
+        return false;
+    }
+    memcpy(settings->rank_order, order, sizeof(order));
+    return true;
+}
+
+/* Writes the field of a key, or leaves it alone and returns false. */
+static bool parse(smp_key key, const char *text, smp_settings *settings)
+{
+    const field *f = &fields[key];
+    char *place = (char *)settings + f->offset;
+    uint32_t number = 0;
+    bool flag = false, ok = false;
+
+    switch (f->kind) {
+    case SMP_SETTING_INTEGER:
+        ok = parse_integer(text, f->low, &number);
+        break;
+    case SMP_SETTING_WORD:
+        ok = parse_word(text, f->words, &number);
+        break;
+    case SMP_SETTING_BOOLEAN:
+        ok = parse_boolean(text, &flag);
+        if (ok) {
+            memcpy(place, &flag, sizeof(flag));
+        }
+        return ok;
+    case SMP_SETTING_CHECKPOINTING:
+        return parse_checkpointing(text, settings);
+    case SMP_SETTING_RANK_ORDER:
+        return parse_rank_order(text, settings);
+    }
+    if (ok) {
+        memcpy(place, &number, sizeof(number));
+    }
+    return ok;
+}
+
+void smp_settings_init(smp_settings *settings)
+{
+    memset(settings, 0, sizeof(*settings));
+    for (int i = 0; i < (int)SMP_KEYS; i++) {
+        /* Cannot fail: a test reads every default back. */
+        (void)parse((smp_key)i, infos[i].initial, settings);
+    }
+}
+
+smp_status smp_settings_set(smp_settings *settings, const char *key, const char *value,
+                            const smp_place *where, smp_errors *errors)
+{
+    int i = smp_settings_find(key);
+
+    if (i < 0) {
+        const char *nearest = smp_nearest_word(key, keys);
+        return smp_fail(errors, SMP_INPUT, where, "unknown setting %.60s%s%s%s", key,
+                        nearest != NULL ? "; did you mean " : "",
+                        nearest != NULL ? nearest : "", nearest != NULL ? "?" : "");
+    }
+    if (!parse((smp_key)i, value, settings)) {
+        return smp_fail(errors, SMP_INPUT, where, "%s %.60s: must be %s%s", key,
+                        *value != '\0' ? value : "(empty)",
+                        fields[i].kind == SMP_SETTING_INTEGER ? "an integer: " : "",
+                        infos[i].range);
+    }
+    settings->given |= UINT64_C(1) << i;
+    settings->origin[i] = where != NULL ? *where : (smp_place){0};
+    return SMP_OK;
+}
+
+smp_status smp_settings_assign(smp_settings *settings, const char *assignment,
+                               const char *option, smp_errors *errors)
+{
+    smp_place where = {.file = option};
+    const char *equals = strchr(assignment, '=');
+    char key[64];
+
+    if (equals == NULL || equals == assignment) {
+        return smp_fail(errors, SMP_INPUT, &where, "%.60s: must be key=value", assignment);
+    }
+    size_t n = (size_t)(equals - assignment);
+    if (n >= sizeof(key)) {
+        return smp_fail(errors, SMP_INPUT, &where, "unknown setting %.60s", assignment);
+    }
+    memcpy(key, assignment, n);
+    key[n] = '\0';
+    return smp_settings_set(settings, key, equals + 1, &where, errors);
+}
+
+bool smp_settings_given(const smp_settings *settings, const char *key)
+{
+    int i = smp_settings_find(key);
+
+    return i >= 0 && smp_key_given(settings, (smp_key)i);
+}
+
+static void print_checkpointing(const smp_settings *settings, char *buffer, size_t size_bytes)
+{
+    switch (settings->checkpointing) {
+    case SMP_CHECKPOINTING_NONE:
+        snprintf(buffer, size_bytes, "none");
+        break;
+    case SMP_CHECKPOINTING_SELECTIVE_ATTENTION:
+        snprintf(buffer, size_bytes, "selective:attention");
+        break;
+    case SMP_CHECKPOINTING_SELECTIVE_OP:
+        snprintf(buffer, size_bytes, "selective:op");
+        break;
+    case SMP_CHECKPOINTING_FULL:
+        snprintf(buffer, size_bytes, "full");
+        break;
+    case SMP_CHECKPOINTING_FIRST:
+        snprintf(buffer, size_bytes, "first:%u", settings->checkpointing_layers);
+        break;
+    }
+}
+
+static void print_rank_order(const smp_settings *settings, char *buffer, size_t size_bytes)
+{
+    const smp_axis *order = settings->rank_order;
+
+    snprintf(buffer, size_bytes, "%s,%s,%s,%s,%s", smp_axis_name(order[0]),
+             smp_axis_name(order[1]), smp_axis_name(order[2]), smp_axis_name(order[3]),
+             smp_axis_name(order[4]));
+}
+
+bool smp_settings_get(const smp_settings *settings, const char *key, char *buffer,
+                      size_t size_bytes)
+{
+    int i = smp_settings_find(key);
+    uint32_t number;
+    bool flag;
+
+    if (i < 0) {
+        return false;
+    }
+    const char *place = (const char *)settings + fields[i].offset;
+    switch (fields[i].kind) {
+    case SMP_SETTING_INTEGER:
+        memcpy(&number, place, sizeof(number));
+        snprintf(buffer, size_bytes, "%u", number);
+        break;
+    case SMP_SETTING_WORD:
+        memcpy(&number, place, sizeof(number));
+        snprintf(buffer, size_bytes, "%s", fields[i].words[number]);
+        break;
+    case SMP_SETTING_BOOLEAN:
+        memcpy(&flag, place, sizeof(flag));
+        snprintf(buffer, size_bytes, "%s", flag ? "true" : "false");
+        break;
+    case SMP_SETTING_CHECKPOINTING:
+        print_checkpointing(settings, buffer, size_bytes);
+        break;
+    case SMP_SETTING_RANK_ORDER:
+        print_rank_order(settings, buffer, size_bytes);
+        break;
+    }
+    return true;
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The list of settings: every key once, with its field, kind, legal values and documentation.
+ *
+ * The enum of keys, the table of smp_settings_table, parser, printer and defaults are made
+ * from this list.  A new setting is a field of smp_settings, a line here and, where it depends
+ * on other settings, a rule in resolve.c.
+ */
+#ifndef SMP_MESH_SETTINGS_H
+#define SMP_MESH_SETTINGS_H
+
+#include "smp.h"
+
+/* How the text of a setting is read and printed. */
+typedef enum smp_setting_kind {
+    SMP_SETTING_INTEGER, /* uint32_t, at least the number in the column `low` */
+    SMP_SETTING_BOOLEAN,
+    SMP_SETTING_WORD,    /* an enum; its names in the order of its values in `words` */
+    SMP_SETTING_CHECKPOINTING,
+    SMP_SETTING_RANK_ORDER
+} smp_setting_kind;
+
+/* X(KEY, field and key, kind, low, words, range for people, default, v2, searched, meaning) */
+#define SMP_SETTING_LIST(X)                                                                   \
+    X(HYBRID_SHARD_DEGREE, hybrid_shard_degree, INTEGER, 0, NULL,                             \
+      "0, or a divisor of GPUs / (tensor_parallel_degree x expert_parallel_degree)", "0",     \
+      true, true,                                                                             \
+      "ranks that share one copy of the training state, context parallelism included; 0: "    \
+      "as many as possible, or what sharding_strategy says")                                  \
+    X(SM_ACTIVATION_OFFLOADING, sm_activation_offloading, BOOLEAN, 0, NULL,                   \
+      "true or false", "true", true, false,                                                   \
+      "scheme of offloading where offload is true: true loads ahead by the horizon, false "   \
+      "stores and loads on the compute stream")                                               \
+    X(ACTIVATION_LOADING_HORIZON, activation_loading_horizon, INTEGER, 1, NULL,               \
+      "1 or more", "2", true, true,                                                           \
+      "inputs of checkpointed layers that may be on the device at once when offloading")      \
+    X(FSDP_CACHE_FLUSH_WARNINGS, fsdp_cache_flush_warnings, BOOLEAN, 0, NULL,                 \
+      "true or false", "true", true, false,                                                   \
+      "warn when PyTorch's allocator flushes its cache; native programs have none")           \
+    X(ALLOW_EMPTY_SHARDS, allow_empty_shards, BOOLEAN, 0, NULL, "true or false", "false",     \
+      true, false,                                                                            \
+      "permit ranks that hold no element of a unit because it is too small to share")         \
+    X(TENSOR_PARALLEL_DEGREE, tensor_parallel_degree, INTEGER, 1, NULL,                       \
+      "a divisor of the GPUs and of the attention heads", "1", true, true,                    \
+      "ranks that split each matrix of a layer")                                              \
+    X(CONTEXT_PARALLEL_DEGREE, context_parallel_degree, INTEGER, 1, NULL,                     \
+      "1; more is checked and refused: not lowered yet", "1", true, false,                    \
+      "ranks that split each sequence; a part of hybrid_shard_degree")                        \
+    X(EXPERT_PARALLEL_DEGREE, expert_parallel_degree, INTEGER, 1, NULL,                       \
+      "a divisor of the GPUs and of the experts; 1 for a model without experts", "1", true,   \
+      false, "ranks that split the experts of a layer")                                       \
+    X(RANDOM_SEED, random_seed, INTEGER, 0, NULL, "0 or more", "12345", true, false,          \
+      "seed of all random numbers")                                                           \
+    X(MICRO_BATCH, micro_batch, INTEGER, 1, NULL,                                             \
+      "a divisor of global batch / data ranks", "1", false, true,                             \
+      "sequences of one data rank in one forward and backward")                               \
+    X(SHARDING_STRATEGY, sharding_strategy, WORD, 0, strategy_words,                          \
+      "unset, FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, _HYBRID_SHARD_ZERO2 or NO_SHARD",      \
+      "unset", false, false,                                                                  \
+      "PyTorch's name for a value of sharding and reshard_after_forward; decides what "       \
+      "hybrid_shard_degree 0 means")                                                          \
+    X(SHARDING, sharding, WORD, 0, sharding_words, "full, optimizer or none", "full", false,  \
+      false,                                                                                  \
+      "what hybrid_shard_degree ranks share: parameters, gradients and optimizer state; "     \
+      "optimizer state only; nothing")                                                        \
+    X(RESHARD_AFTER_FORWARD, reshard_after_forward, BOOLEAN, 0, NULL, "true or false",        \
+      "true", false, true,                                                                    \
+      "free gathered parameters after forward and gather them again for backward")            \
+    X(CHECKPOINTING, checkpointing, CHECKPOINTING, 0, NULL,                                   \
+      "none, selective, selective:attention, selective:op, full or first:K", "none", false,   \
+      true,                                                                                   \
+      "activations to drop in forward and compute again in backward; first:K is full for "    \
+      "the first K layers")                                                                   \
+    X(OFFLOAD, offload, BOOLEAN, 0, NULL, "true or false", "false", false, true,              \
+      "keep the inputs of fully checkpointed layers in host memory")                          \
+    X(ACCUMULATION, accumulation, WORD, 0, accumulation_words, "every or last", "every",      \
+      false, true,                                                                            \
+      "reduce gradients in every micro-batch, or only in the last")                           \
+    X(SEQUENCE_PARALLEL, sequence_parallel, BOOLEAN, 0, NULL, "true or false", "true", false, \
+      true,                                                                                   \
+      "with tensor_parallel_degree above 1, split norms and residuals over the sequence")     \
+    X(PRECISION, precision, WORD, 0, precision_words, "bf16, fp16 or fp32", "bf16", false,    \
+      false, "type of parameters and activations in computation")                             \
+    X(MASTER, master, WORD, 0, precision_words, "fp32, or bf16 with precision bf16", "fp32",  \
+      false, false, "type of the parameters that the optimizer updates, and of its state")    \
+    X(REDUCE_DTYPE, reduce_dtype, WORD, 0, precision_words, "fp32, or the value of precision", \
+      "fp32", false, false, "type of gradients in their reduction over ranks")                \
+    X(ATTENTION, attention, WORD, 0, attention_words, "flash or naive", "flash", false,       \
+      false, "fused attention, or one that stores its score matrices")                        \
+    X(OPTIMIZER, optimizer, WORD, 0, optimizer_words, "adamw or sgd", "adamw", false, false,  \
+      "update rule; sgd has momentum")                                                        \
+    X(LOSS_CHUNKS, loss_chunks, INTEGER, 1, NULL,                                             \
+      "a divisor of the tokens of a micro-batch", "1", false, true,                           \
+      "parts in which logits and loss are computed, one after the other")                     \
+    X(PREFETCH, prefetch, WORD, 0, prefetch_words, "backward_pre, backward_post or none",     \
+      "backward_pre", false, true,                                                            \
+      "when backward gathers the next unit: before or after the gradients of this one")       \
+    X(FORWARD_PREFETCH, forward_prefetch, BOOLEAN, 0, NULL, "true or false", "true", false,   \
+      true, "gather the next unit before the forward of this one")                            \
+    X(LIMIT_ALL_GATHERS, limit_all_gathers, BOOLEAN, 0, NULL, "true or false", "true", false, \
+      false,                                                                                  \
+      "hold the host back when two gathers are in flight; native programs always do this by " \
+      "the size of their ring")                                                               \
+    X(RANK_ORDER, rank_order, RANK_ORDER, 0, NULL,                                            \
+      "the five axes from the fastest, or cluster, spread, or the letters D, P, T from the "  \
+      "slowest", "tensor,context,shard,expert,replica", false, false,                         \
+      "order of the axes over consecutive ranks")
+
+#define SMP_KEY_ENUM_(KEY, field, kind, low, words, range, initial, v2, searched, meaning)    \
+    SMP_KEY_##KEY,
+typedef enum smp_key { SMP_SETTING_LIST(SMP_KEY_ENUM_) SMP_KEYS } smp_key;
+#undef SMP_KEY_ENUM_
+
+static inline bool smp_key_given(const smp_settings *settings, smp_key key)
+{
+    return (settings->given >> key & 1U) != 0;
+}
+
+smp_setting_kind smp_key_kind(smp_key key);
+/* Keys of the table, NULL-terminated, for smp_nearest_word. */
+const char *const *smp_setting_keys(void);
+
+#endif

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Exact time and memory of one job, however many micro-batches its step has.
+ *
+ * The start of every task is a maximum of sums of durations, so a micro-batch is a map that
+ * commutes with a shift in time: F(x + c) = F(x) + c (Baccelli, Cohen, Olsder, Quadrat,
+ * "Synchronization and Linearity", 1992, chapter 3).  Micro-batches in the middle of a step
+ * have the same tasks and the same waits, hence the same F.  If every task of one middle
+ * micro-batch runs exactly c after the same task of the one before, then so it does in all
+ * that follow, and each adds c to the step.  This is checked on the records of a step with
+ * few micro-batches, over two successive pairs, because a wait may reach back over two of
+ * them; while it does not hold, more are simulated, at last all.
+ *
+ * Memory from four micro-batches on depends on their number by token ids and targets alone,
+ * which are there for the whole step: the memory plan walks four (src/step/memory.c).
+ */
+#include "config.h"
+
+#include "plan/plan.h"
+
+#include "base/numeric.h"
+#include "sim/sim.h"
+
+/* First, three in the middle, last, and one more that may differ: prefetch for the last. */
+enum { FEWEST = 6 };
+
+/* A resolved job with another number of micro-batches. */
+static smp_job with_micro_batches(const smp_job *job, uint64_t n)
+{
+    smp_job out = *job;
+    out.micro_batches = n;
+    out.batch.global_batch = smp_mul(n, smp_mul(job->settings.micro_batch, job->data_ranks));
+    return out;
+}
+
+static smp_status simulate(const smp_job *job, smp_errors *errors, smp_step **step_p,
+                           smp_simulation **simulation_p)
+{
+    smp_step *step = NULL;
+    smp_status st = smp_step_lower(job, errors, &step);
+    if (st != SMP_OK) {
+        return st;
+    }
+    st = smp_simulate(job, step, errors, simulation_p);
+    if (st != SMP_OK) {
+        smp_step_destroy(step);
+        return st;
+    }
+    *step_p = step;
+    return SMP_OK;
+}
+
+smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors, smp_report *report_p)
+{
+    smp_step *step = NULL;
+    smp_simulation *simulation = NULL;
+    const smp_status st = simulate(job, errors, &step, &simulation);
+    if (st == SMP_OK) {
+        *report_p = *smp_simulation_report(simulation);
+        smp_simulation_destroy(simulation);
+        smp_step_destroy(step);
+    }
+    return st;
+}
+
+/* The next instance of a micro-batch at or after i; n_instance when there is none. */
+static uint32_t next_of(const smp_program *program, uint32_t i, uint64_t micro_batch)
+{
+    while (i < program->n_instance && program->order[i].micro_batch != micro_batch) {
+        i++;
+    }
+    return i;
+}
+
+/* Whether the tasks of two instances are alike and the second's lie *shift_p after the
+ * first's; *shift_p is set by the first pair of all. */
+static bool is_shifted(const smp_simulation *simulation, uint32_t class, uint32_t i, uint32_t j,
+                       bool *any_p, int64_t *shift_p)
+{
+    const smp_program *program = simulation->step->programs[class];
+    const smp_instance *a = &program->order[i];
+    const smp_instance *b = &program->order[j];
+    if (a->segment != b->segment || a->layer != b->layer) {
+        return false;
+    }
+    const smp_record *first = simulation->records[class] + simulation->record0[class][i];
+    const smp_record *second = simulation->records[class] + simulation->record0[class][j];
+    for (uint32_t t = 0; t < program->segments[a->segment].n_task; t++) {
+        const int64_t shift = second[t].end_ps - first[t].end_ps;
+        if (!*any_p) {
+            *any_p = true;
+            *shift_p = shift;
+        }
+        if (shift != *shift_p || second[t].start_ps - first[t].start_ps != shift) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whether in every class micro-batch `second` repeats `second` - 1, the shift of all being
+ * the same. */
+static bool repeats(const smp_simulation *simulation, uint64_t second, bool *any_p,
+                    int64_t *shift_p)
+{
+    for (uint32_t class = 0; class < simulation->step->n_program; class++) {
+        const smp_program *program = simulation->step->programs[class];
+        uint32_t i = next_of(program, 0, second - 1);
+        uint32_t j = next_of(program, 0, second);
+        while (i < program->n_instance && j < program->n_instance) {
+            if (!is_shifted(simulation, class, i, j, any_p, shift_p)) {
+                return false;
+            }
+            i = next_of(program, i + 1, second - 1);
+            j = next_of(program, j + 1, second);
+        }
+        if (i != j) {
+            return false;
+        }
+    }
+    return *any_p;
+}
+
+static void extend_part(int64_t *part_ps, int64_t fewer_ps, uint64_t more)
+{
+    *part_ps += (*part_ps - fewer_ps) * (int64_t)more;
+}
+
+/* Token ids and targets of n micro-batches, 4 bytes each, in two buffers. */
+static uint64_t token_bytes(const smp_job *job, uint64_t n)
+{
+    const uint64_t tokens = smp_mul(job->settings.micro_batch, job->batch.seq_len);
+    return 2 * smp_round_up(smp_mul(4 * n, tokens), SMP_ALIGN_BYTES);
+}
+
+static void extend_memory(smp_memory *memory, const smp_job *job, uint64_t n)
+{
+    const uint64_t more = token_bytes(job, job->micro_batches) - token_bytes(job, n);
+    memory->arena_bytes += more;
+    memory->peak_bytes += more;
+    memory->live_bytes += more;
+    memory->margin_bytes -= (int64_t)more;
+    memory->fits = memory->fits && memory->margin_bytes >= 0;
+    memory->parts.activations_bytes += more;
+}
+
+/* Adds `more` micro-batches to the report of a job with n.  Each adds shift_ps; the parts of
+ * `fewer`, a report with n - 1, say of what it consists (NULL: not asked). */
+static void extend(smp_report *report, const smp_report *fewer, const smp_job *job,
+                   uint64_t n, int64_t shift_ps)
+{
+    const uint64_t more = job->micro_batches - n;
+    extend_memory(&report->memory, job, n);
+    const double before_s = report->step_time_s;
+    report->step_ps += shift_ps * (int64_t)more;
+    report->step_time_s = smp_s_from_ps(report->step_ps);
+    const double slower = report->step_time_s / before_s;
+    const double larger = (double)job->micro_batches / (double)n;
+    report->interval_low_s *= slower;
+    report->interval_high_s *= slower;
+    report->model_flops *= larger;
+    report->hardware_flops *= larger;
+    report->tokens_per_s_per_gpu *= larger / slower;
+    report->mfu *= larger / slower;
+    report->hfu *= larger / slower;
+    report->cost_per_billion_tokens *= slower / larger;
+    if (fewer) {
+        const smp_time_parts *old = &fewer->time;
+        smp_time_parts *new = &report->time;
+        extend_part(&new->compute_ps, old->compute_ps, more);
+        extend_part(&new->optimizer_ps, old->optimizer_ps, more);
+        extend_part(&new->launch_ps, old->launch_ps, more);
+        extend_part(&new->shard_ps, old->shard_ps, more);
+        extend_part(&new->replica_ps, old->replica_ps, more);
+        extend_part(&new->tensor_ps, old->tensor_ps, more);
+        extend_part(&new->expert_ps, old->expert_ps, more);
+        extend_part(&new->world_ps, old->world_ps, more);
+        extend_part(&new->offload_ps, old->offload_ps, more);
+    }
+}
+
+/* Simulates n micro-batches; *steady_p says whether the middle ones repeat, each *shift_ps_p
+ * after the one before. */
+static smp_status try_micro_batches(const smp_job *job, uint64_t n, smp_errors *errors,
+                                    smp_report *report_p, bool *steady_p, int64_t *shift_ps_p)
+{
+    const smp_job fewer = with_micro_batches(job, n);
+    smp_step *step = NULL;
+    smp_simulation *simulation = NULL;
+    const smp_status st = simulate(&fewer, errors, &step, &simulation);
+    if (st != SMP_OK) {
+        return st;
+    }
+    *report_p = *smp_simulation_report(simulation);
+    bool any = false;
+    *steady_p = repeats(simulation, n - 3, &any, shift_ps_p) &&
+                repeats(simulation, n - 2, &any, shift_ps_p);
+    smp_simulation_destroy(simulation);
+    smp_step_destroy(step);
+    return SMP_OK;
+}
+
+smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
+                        smp_report *report_p, uint64_t *micro_batches_p)
+{
+    for (uint64_t n = FEWEST; n < job->micro_batches; n *= 2) {
+        smp_report report;
+        bool steady = false;
+        int64_t shift_ps = 0;
+        smp_status st = try_micro_batches(job, n, errors, &report, &steady, &shift_ps);
+        if (st != SMP_OK) {
+            return st;
+        }
+        if (!steady) {
+            continue;
+        }
+        smp_report fewer;
+        if (parts) {
+            const smp_job less = with_micro_batches(job, n - 1);
+            st = smp_evaluate_fully(&less, errors, &fewer);
+            if (st != SMP_OK) {
+                return st;
+            }
+        }
+        extend(&report, parts ? &fewer : NULL, job, n, shift_ps);
+        *report_p = report;
+        if (micro_batches_p) {
+            *micro_batches_p = n;
+        }
+        return SMP_OK;
+    }
+    if (micro_batches_p) {
+        *micro_batches_p = job->micro_batches;
+    }
+    return smp_evaluate_fully(job, errors, report_p);
+}
+
+uint64_t smp_memory_limit(const smp_report *report, double margin_frac)
+{
+    return (uint64_t)((double)report->memory.capacity_bytes * (1 - margin_frac));
+}
+
+uint64_t smp_report_excess(const smp_report *report, double margin_frac)
+{
+    const smp_memory *memory = &report->memory;
+    const uint64_t limit = smp_memory_limit(report, margin_frac);
+    const uint64_t device = memory->peak_bytes > limit ? memory->peak_bytes - limit : 0;
+    const uint64_t host = memory->host_bytes_per_node > memory->host_capacity_bytes
+                              ? memory->host_bytes_per_node - memory->host_capacity_bytes
+                              : 0;
+    return device > host ? device : host;
+}
+
+bool smp_report_fits(const smp_report *report, double margin_frac)
+{
+    return report->memory.fits && smp_report_excess(report, margin_frac) == 0;
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Why the obvious alternatives lose: neighbours of the best plan, one setting changed each,
+ * simulated, and compared part by part.  A sentence names what costs most: the bytes a
+ * neighbour lacks, or the time it adds and the part of the step that grows most.
+ */
+#include "config.h"
+
+#include "plan/plan.h"
+
+#include "base/numeric.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A neighbour: changes settings; false when the change makes no sense for this plan. */
+typedef bool (*change_fn)(const smp_job *job, smp_settings *s);
+
+static bool tensor_up(const smp_job *job, smp_settings *s)
+{
+    const uint32_t shard = s->hybrid_shard_degree;
+    s->tensor_parallel_degree *= 2;
+    if (job->settings.tensor_parallel_degree == 1) {
+        s->sequence_parallel = true;
+    }
+    /* the same ranks hold a whole model, where they suffice */
+    s->hybrid_shard_degree = shard > 1 ? shard / 2 : 1;
+    return s->tensor_parallel_degree <= job->world;
+}
+
+static bool tensor_down(const smp_job *job, smp_settings *s)
+{
+    if (job->settings.tensor_parallel_degree % 2 != 0) {
+        return false;
+    }
+    s->tensor_parallel_degree /= 2;
+    s->hybrid_shard_degree *= 2;
+    s->sequence_parallel = s->sequence_parallel && s->tensor_parallel_degree > 1;
+    return true;
+}
+
+static bool set_checkpointing(smp_settings *s, smp_checkpointing checkpointing)
+{
+    if (s->checkpointing == checkpointing) {
+        return false;
+    }
+    s->checkpointing = checkpointing;
+    s->checkpointing_layers = 0;
+    s->offload = s->offload && checkpointing == SMP_CHECKPOINTING_FULL;
+    return true;
+}
+
+static bool checkpointing_none(const smp_job *job, smp_settings *s)
+{
+    (void)job;
+    return set_checkpointing(s, SMP_CHECKPOINTING_NONE);
+}
+
+static bool checkpointing_selective(const smp_job *job, smp_settings *s)
+{
+    (void)job;
+    return set_checkpointing(s, SMP_CHECKPOINTING_SELECTIVE_OP);
+}
+
+static bool checkpointing_full(const smp_job *job, smp_settings *s)
+{
+    (void)job;
+    return set_checkpointing(s, SMP_CHECKPOINTING_FULL);
+}
+
+static bool shard_node(const smp_job *job, smp_settings *s)
+{
+    const uint32_t degree = job->cluster->gpus_per_node / s->tensor_parallel_degree;
+    if (degree <= 1 || degree == s->hybrid_shard_degree) {
+        return false;
+    }
+    s->hybrid_shard_degree = degree;
+    return true;
+}
+
+static bool shard_world(const smp_job *job, smp_settings *s)
+{
+    const uint32_t degree = job->world / s->tensor_parallel_degree;
+    if (degree == s->hybrid_shard_degree) {
+        return false;
+    }
+    s->hybrid_shard_degree = degree;
+    return true;
+}
+
+static bool micro_batch_up(const smp_job *job, smp_settings *s)
+{
+    (void)job;
+    s->micro_batch *= 2;
+    return true;
+}
+
+static bool micro_batch_down(const smp_job *job, smp_settings *s)
+{
+    (void)job;
+    if (s->micro_batch % 2 != 0) {
+        return false;
+    }
+    s->micro_batch /= 2;
+    return true;
+}
+
+static bool offload_other(const smp_job *job, smp_settings *s)
+{
+    (void)job;
+    s->offload = !s->offload;
+    return true;
+}
+
+static bool reshard_other(const smp_job *job, smp_settings *s)
+{
+    s->reshard_after_forward = !s->reshard_after_forward;
+    return job->settings.sharding == SMP_SHARDING_FULL;
+}
+
+static bool accumulation_other(const smp_job *job, smp_settings *s)
+{
+    s->accumulation = s->accumulation == SMP_ACCUMULATION_EVERY ? SMP_ACCUMULATION_LAST
+                                                                : SMP_ACCUMULATION_EVERY;
+    return job->micro_batches > 1;
+}
+
+static bool sequence_other(const smp_job *job, smp_settings *s)
+{
+    s->sequence_parallel = !s->sequence_parallel;
+    return job->settings.tensor_parallel_degree > 1;
+}
+
+static const struct neighbour { const char *key; change_fn change; } neighbours[] = {
+    {"tensor_parallel_degree", tensor_up},
+    {"tensor_parallel_degree", tensor_down},
+    {"checkpointing", checkpointing_none},
+    {"checkpointing", checkpointing_selective},
+    {"checkpointing", checkpointing_full},
+    {"hybrid_shard_degree", shard_node},
+    {"hybrid_shard_degree", shard_world},
+    {"micro_batch", micro_batch_up},
+    {"micro_batch", micro_batch_down},
+    {"offload", offload_other},
+    {"reshard_after_forward", reshard_other},
+    {"accumulation", accumulation_other},
+    {"sequence_parallel", sequence_other},
+};
+enum { N_NEIGHBOUR = sizeof neighbours / sizeof neighbours[0] };
+
+/* The part of the step that grew most (or, `sign` -1, shrank most). */
+static int64_t largest_time(const smp_time_parts *new, const smp_time_parts *old, int sign,
+                            const char **name_p)
+{
+    const struct part { const char *name; int64_t more_ps; } parts[] = {
+        {"compute", new->compute_ps - old->compute_ps},
+        {"optimizer", new->optimizer_ps - old->optimizer_ps},
+        {"kernel launches", new->launch_ps - old->launch_ps},
+        {"exposed gathers and reductions of shards", new->shard_ps - old->shard_ps},
+        {"exposed all-reduce over replicas", new->replica_ps - old->replica_ps},
+        {"exposed tensor-parallel communication", new->tensor_ps - old->tensor_ps},
+        {"exposed expert communication", new->expert_ps - old->expert_ps},
+        {"reductions over all ranks", new->world_ps - old->world_ps},
+        {"exposed offload copies", new->offload_ps - old->offload_ps},
+    };
+    size_t most = 0;
+    for (size_t i = 1; i < sizeof parts / sizeof parts[0]; i++) {
+        if (parts[i].more_ps * sign > parts[most].more_ps * sign) {
+            most = i;
+        }
+    }
+    *name_p = parts[most].name;
+    return parts[most].more_ps;
+}
+
+static int64_t largest_memory(const smp_memory_parts *new, const smp_memory_parts *old,
+                              const char **name_p)
+{
+    const struct part { const char *name; uint64_t new_bytes, old_bytes; } parts[] = {
+        {"parameters", new->parameters_bytes, old->parameters_bytes},
+        {"gradients", new->gradients_bytes, old->gradients_bytes},
+        {"optimizer state", new->optimizer_bytes, old->optimizer_bytes},
+        {"unsharded parameters and gradients", new->unsharded_bytes, old->unsharded_bytes},
+        {"activations", new->activations_bytes, old->activations_bytes},
+        {"logits", new->logits_bytes, old->logits_bytes},
+        {"communication buffers", new->communication_bytes, old->communication_bytes},
+    };
+    int64_t most = INT64_MIN;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        const int64_t more = (int64_t)parts[i].new_bytes - (int64_t)parts[i].old_bytes;
+        if (more > most) {
+            most = more;
+            *name_p = parts[i].name;
+        }
+    }
+    return most;
+}
+
+/* "tensor_parallel_degree 16 crosses the node" */
+static char *title_of(smp_arena *arena, const smp_job *job, const char *key)
+{
+    char value[64];
+    if (!smp_settings_get(&job->settings, key, value, sizeof value)) {
+        value[0] = '\0';
+    }
+    const smp_cluster *cluster = job->cluster;
+    const bool crosses = strcmp(key, "tensor_parallel_degree") == 0 &&
+                         job->settings.tensor_parallel_degree > cluster->gpus_per_node;
+    return smp_arena_printf(arena, "%s %s%s", key, value, crosses ? " crosses the node" : "");
+}
+
+static char *sentence_memory(const smp_plan *plan, const smp_found *best,
+                             const smp_found *other, const char *title)
+{
+    const smp_memory *memory = &other->report.memory;
+    const double margin = plan->options.margin_frac;
+    const char *part = "";
+    const int64_t more = largest_memory(&memory->parts, &best->report.memory.parts, &part);
+    const uint64_t limit = smp_memory_limit(&other->report, margin);
+    if (memory->peak_bytes <= limit) {
+        return smp_arena_printf(plan->arena, "%s: %s of host memory short", title,
+                                smp_show_bytes(smp_report_excess(&other->report, margin)));
+    }
+    const char *excess = smp_show_bytes(smp_report_excess(&other->report, margin));
+    const char *what = memory->peak_bytes > memory->capacity_bytes ? "short"
+                                                                   : "short of the margin";
+    if (more <= 0) {
+        return smp_arena_printf(plan->arena, "%s: %s %s", title, excess, what);
+    }
+    return smp_arena_printf(plan->arena, "%s: %s %s (%s +%s)", title, excess, what, part,
+                            smp_show_bytes((uint64_t)more));
+}
+
+static char *sentence_time(const smp_plan *plan, const smp_found *best, const smp_found *other,
+                           const char *title)
+{
+    const int64_t more_ps = other->report.step_ps - best->report.step_ps;
+    if (more_ps == 0) {
+        return smp_arena_printf(plan->arena, "%s: the same time", title);
+    }
+    const int sign = more_ps > 0 ? 1 : -1;
+    const char *part = "";
+    const int64_t part_ps =
+        largest_time(&other->report.time, &best->report.time, sign, &part);
+    const double more_s = smp_s_from_ps(llabs(more_ps));
+    const double share = 100 * (double)more_ps / (double)best->report.step_ps;
+    return smp_arena_printf(plan->arena, "%s: %c%s (%+.1f %%), %s %c%s%s", title,
+                            sign > 0 ? '+' : '-', smp_show_seconds(more_s), share, part,
+                            part_ps >= 0 ? '+' : '-',
+                            smp_show_seconds(smp_s_from_ps(llabs(part_ps))),
+                            sign > 0 ? "" : "; outside the space that is searched");
+}
+
+/* Simulates one neighbour and adds its sentence; illegal ones are left out. */
+static smp_status explain_one(smp_plan *plan, const struct neighbour *neighbour,
+                              smp_errors *errors)
+{
+    const smp_found *best = &plan->found[0];
+    smp_found other = {.job = best->job};
+    smp_settings *s = &other.job.settings;
+    /* the acting strategy repeats what sharding and reshard_after_forward say */
+    s->sharding_strategy = SMP_STRATEGY_UNSET;
+    if (!neighbour->change(&best->job, s) || !smp_job_try(&other.job)) {
+        return SMP_OK;
+    }
+    const smp_status st = smp_evaluate(&other.job, true, errors, &other.report, NULL);
+    if (st != SMP_OK) {
+        return st;
+    }
+    const char *title = title_of(plan->arena, &other.job, neighbour->key);
+    plan->why[plan->n_why++] = smp_report_fits(&other.report, plan->options.margin_frac)
+                                   ? sentence_time(plan, best, &other, title)
+                                   : sentence_memory(plan, best, &other, title);
+    return SMP_OK;
+}
+
+smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors)
+{
+    if (plan->n_found == 0) {
+        return SMP_OK;
+    }
+    plan->why = SMP_ARENA_ARRAY(plan->arena, N_NEIGHBOUR, char *);
+    for (size_t i = 0; i < N_NEIGHBOUR; i++) {
+        const smp_status st = explain_one(plan, &neighbours[i], errors);
+        if (st != SMP_OK) {
+            return st;
+        }
+    }
+    return SMP_OK;
+}

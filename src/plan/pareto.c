@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The plot of time against memory: what was simulated, the front, the plans.
+ *
+ * The data file PATH.dat has four blocks, two blank lines apart: candidates that fit, that do
+ * not, the front of those that fit, and the plans with their numbers.  plots/pareto.gp draws
+ * them.
+ */
+#include "config.h"
+
+#include "plan/plan.h"
+
+#include "base/numeric.h"
+
+#include <errno.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int compare_spots(const void *left, const void *right)
+{
+    const smp_spot *a = left;
+    const smp_spot *b = right;
+    if (a->step_ps != b->step_ps) {
+        return a->step_ps < b->step_ps ? -1 : 1;
+    }
+    return a->peak_bytes != b->peak_bytes ? (a->peak_bytes < b->peak_bytes ? -1 : 1)
+                                          : (int)b->fits - (int)a->fits;
+}
+
+static void put_spot(FILE *stream, int64_t step_ps, uint64_t peak_bytes)
+{
+    fprintf(stream, "%.9g %.9g", smp_s_from_ps(step_ps), (double)peak_bytes / 1073741824.0);
+}
+
+/* One block of candidates; gnuplot wants no empty block. */
+static void put_spots(FILE *stream, const smp_spot *spots, size_t n, bool fits)
+{
+    fprintf(stream, "# %s: step time (s), peak memory (GiB)\n",
+            fits ? "candidates that fit" : "candidates that do not fit");
+    fputs("NaN NaN\n", stream);
+    for (size_t i = 0; i < n; i++) {
+        if (spots[i].fits == fits) {
+            put_spot(stream, spots[i].step_ps, spots[i].peak_bytes);
+            fputc('\n', stream);
+        }
+    }
+    fputs("\n\n", stream);
+}
+
+/* Candidates that no other beats in both; `spots` are sorted by time. */
+static void put_front(FILE *stream, const smp_spot *spots, size_t n)
+{
+    uint64_t least = UINT64_MAX;
+    fputs("# front\nNaN NaN\n", stream);
+    for (size_t i = 0; i < n; i++) {
+        if (spots[i].fits && spots[i].peak_bytes < least) {
+            least = spots[i].peak_bytes;
+            put_spot(stream, spots[i].step_ps, least);
+            fputc('\n', stream);
+        }
+    }
+    fputs("\n\n", stream);
+}
+
+static void put_named(FILE *stream, const smp_plan *plan)
+{
+    fputs("# plans: step time (s), peak memory (GiB), number\nNaN NaN \"\"\n", stream);
+    for (uint32_t i = 0; i < plan->n_found; i++) {
+        const smp_found *found = &plan->found[i];
+        put_spot(stream, found->report.step_ps, found->report.memory.peak_bytes);
+        fprintf(stream, " \"%u\"\n", i + 1);
+    }
+}
+
+static smp_status write_data(const smp_plan *plan, const char *path, smp_errors *errors)
+{
+    smp_file *file = NULL;
+    const smp_status st = smp_file_create(path, errors, &file);
+    if (st != SMP_OK) {
+        return st;
+    }
+    const size_t n = plan->n_spot;
+    smp_spot *sorted = smp_heap_alloc(n + 1, sizeof *sorted);
+    if (n > 0) {
+        memcpy(sorted, plan->spots, n * sizeof *sorted);
+        qsort(sorted, n, sizeof *sorted, compare_spots);
+    }
+    FILE *stream = smp_file_stream(file);
+    put_spots(stream, sorted, n, true);
+    put_spots(stream, sorted, n, false);
+    put_front(stream, sorted, n);
+    put_named(stream, plan);
+    free(sorted);
+    return smp_file_commit(file, errors);
+}
+
+static smp_status run_gnuplot(const char *script, const char *data, const char *path,
+                              const char *capacity, const char *title, smp_errors *errors)
+{
+    const char *const args[] = {"gnuplot", "-c", script, data, path, capacity, title, NULL};
+    char *argv[8];
+    memcpy(argv, args, sizeof args);
+    pid_t pid = 0;
+    const int error = posix_spawnp(&pid, "gnuplot", NULL, NULL, argv, environ);
+    if (error != 0) {
+        return smp_fail(errors, SMP_SYSTEM, NULL,
+                        "gnuplot could not be started (%s); the data are in %s",
+                        strerror(error), data);
+    }
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0) {
+        if (errno != EINTR) {
+            return smp_fail(errors, SMP_SYSTEM, NULL, "gnuplot was lost: %s", strerror(errno));
+        }
+    }
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        return smp_fail(errors, SMP_SYSTEM, NULL, "gnuplot failed; the data are in %s", data);
+    }
+    return SMP_OK;
+}
+
+static bool ends_in(const char *path, const char *suffix)
+{
+    const size_t n = strlen(path);
+    const size_t m = strlen(suffix);
+    return n > m && strcmp(path + n - m, suffix) == 0;
+}
+
+smp_status smp_plan_pareto(const smp_plan *plan, const char *path, smp_errors *errors)
+{
+    if (!ends_in(path, ".svg") && !ends_in(path, ".png")) {
+        return smp_fail(errors, SMP_INPUT, NULL, "--pareto %s: must end in .svg or .png", path);
+    }
+    smp_arena *arena = smp_arena_create();
+    const char *data = smp_arena_printf(arena, "%s.dat", path);
+    const smp_cluster *cluster = plan->job.cluster;
+    const double usable = cluster->memory_bytes.value * (1 - plan->options.margin_frac);
+    const char *capacity = smp_arena_printf(arena, "%.9g", usable / 1073741824.0);
+    const char *title = smp_arena_printf(arena, "%s on %u GPUs (%s)",
+                                         smp_model_name(plan->job.model), cluster->gpus,
+                                         cluster->name);
+    char *script = NULL;
+    smp_status st = write_data(plan, data, errors);
+    if (st == SMP_OK) {
+        st = smp_find_plot_script("pareto.gp", errors, &script);
+    }
+    if (st == SMP_OK) {
+        st = run_gnuplot(script, data, path, capacity, title, errors);
+    }
+    free(script);
+    smp_arena_destroy(arena);
+    return st;
+}

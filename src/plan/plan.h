@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The planner: a space of settings, bounds on time and memory, a best-first search.
+ *
+ *   space      the settings to choose from, as digits of a mixed radix number
+ *   bound      admissible bounds: never above the simulated time, never above the memory
+ *   evaluate   exact time and memory of one job, in a time that does not grow with the
+ *              number of micro-batches
+ *   search     branch and bound over three levels of digits
+ *   explain    what the neighbours of the best plan cost
+ *
+ * The digits fall into three levels.  The head decides what the compute and tensor streams
+ * do; the mesh adds how parameters are sharded; the leaf adds settings that save memory and
+ * never time.  Values of a leaf digit are ordered by speed, so that a point whose leaf
+ * digits are all at most those of another, the rest being equal, is never slower.
+ */
+#ifndef SMP_PLAN_PLAN_H
+#define SMP_PLAN_PLAN_H
+
+#include "base/arena.h"
+#include "base/text.h"
+#include "cost/cost.h"
+#include "smp.h"
+
+typedef enum smp_dim {
+    /* head */
+    SMP_DIM_TENSOR, SMP_DIM_SEQUENCE, SMP_DIM_MICRO, SMP_DIM_CHECKPOINTING,
+    SMP_DIM_ACCUMULATION,
+    /* mesh */
+    SMP_DIM_SHARD, SMP_DIM_RESHARD,
+    /* leaf */
+    SMP_DIM_OFFLOAD, SMP_DIM_CHUNKS, SMP_DIM_PREFETCH,
+    SMP_DIMS,
+    SMP_DIM_MESH = SMP_DIM_SHARD,
+    SMP_DIM_LEAF = SMP_DIM_OFFLOAD
+} smp_dim;
+
+/* One value of a dimension: how it changes settings depends on the dimension (space.c). */
+typedef struct smp_choice {
+    uint32_t value;
+    smp_checkpointing checkpointing; /* SMP_DIM_CHECKPOINTING; value is K of first:K */
+} smp_choice;
+
+typedef struct smp_plan_space {
+    smp_arena *arena;
+    const smp_job *job;      /* model, cluster, profile, batch and pins */
+    smp_choice *choices[SMP_DIMS];
+    uint32_t n_choice[SMP_DIMS];
+    bool pinned[SMP_DIMS];
+} smp_plan_space;
+
+typedef struct smp_point { uint32_t digit[SMP_DIMS]; } smp_point;
+
+/* `job` is borrowed. */
+smp_plan_space *smp_plan_space_create(const smp_job *job);
+void smp_plan_space_destroy(smp_plan_space *space);
+/* Next point in the order of codes, changing only digits low..high-1; false after the last,
+ * when those digits are zero again. */
+bool smp_plan_space_next(const smp_plan_space *space, smp_point *point, int low, int high);
+/* The place of a point in the order of all points. */
+uint64_t smp_plan_space_code(const smp_plan_space *space, const smp_point *point);
+/* The resolved job of a point.  False when a rule is broken, or when another point has the
+ * same program and a smaller code. */
+bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp_job *job_p);
+/* Digits of `a` say the same or less memory saving than those of `b`, the rest equal: then
+ * the program of `a` is never slower. */
+bool smp_point_dominates(const smp_point *a, const smp_point *b);
+
+/* Bounds. */
+typedef struct smp_bounds smp_bounds; /* memoised parts */
+smp_bounds *smp_bounds_create(void);
+void smp_bounds_destroy(smp_bounds *bounds);
+/* Lower bound of the step time over all settings that share the head digits of `job`
+ * (`mesh` false), or head and mesh digits (true). */
+SMP_CHECK smp_status smp_bound_time(smp_bounds *bounds, const smp_job *job, bool mesh,
+                                    smp_errors *errors, int64_t *bound_ps_p);
+/* Lower bound of the peak memory of exactly this job. */
+SMP_CHECK smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job,
+                                      smp_errors *errors, uint64_t *bound_bytes_p);
+
+/* Exact step time and memory of a resolved job.  Simulates few micro-batches and extends
+ * them when each repeats the one before it shifted in time (evaluate.c); `micro_batches_p`,
+ * which may be NULL, says how many were simulated.  Time parts are exact when `parts`;
+ * otherwise they are those of what was simulated. */
+SMP_CHECK smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
+                                  smp_report *report_p, uint64_t *micro_batches_p);
+/* The same by simulating everything. */
+SMP_CHECK smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors,
+                                        smp_report *report_p);
+/* Bytes that a plan may use at most: capacity less the margin. */
+uint64_t smp_memory_limit(const smp_report *report, double margin_frac);
+bool smp_report_fits(const smp_report *report, double margin_frac);
+/* By how much the peak or the host memory is over its limit; 0: it fits. */
+uint64_t smp_report_excess(const smp_report *report, double margin_frac);
+
+/* A configuration with what it costs. */
+typedef struct smp_found {
+    smp_job job;
+    smp_report report;
+    uint64_t code;
+} smp_found;
+
+/* A priced candidate, for the plot of time against memory. */
+typedef struct smp_spot { int64_t step_ps; uint64_t peak_bytes; bool fits; } smp_spot;
+
+struct smp_plan {
+    smp_arena *arena;
+    smp_job job;                 /* as given, with pins */
+    smp_plan_options options;
+    smp_search_info info;
+    smp_found *found;            /* best first */
+    uint32_t n_found;
+    smp_spot *spots;             /* heap */
+    size_t n_spot, spot_room;
+    bool has_nearest;
+    smp_found nearest;
+    uint64_t nearest_excess_bytes;
+    uint32_t fitting_gpus;       /* 0: no count up to the limit of the search fits */
+    uint32_t largest_gpus_tried;
+    char **why;                  /* sentences about alternatives */
+    uint32_t n_why;
+};
+
+/* A cluster with another number of GPUs, made of whole nodes from one node on; the copy
+ * lies in the arena and borrows the rest. */
+const smp_cluster *smp_cluster_resized(smp_arena *arena, const smp_cluster *cluster,
+                                       uint32_t gpus);
+
+/* Fills plan->why. */
+SMP_CHECK smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors);
+
+/* Settings as an object of JSON values, every key. */
+void smp_plan_out_settings(smp_json_out *out, const char *key, const smp_settings *settings);
+
+#endif

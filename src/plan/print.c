@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The result of a search for people at 80 columns, and as JSON.
+ *
+ * Nothing here depends on the clock unless the options ask for timing, so the same search
+ * prints the same bytes.
+ */
+#include "config.h"
+
+#include "plan/plan.h"
+
+#include "base/numeric.h"
+#include "model/model.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Keys that a plan decides, in the order in which people read them. */
+static const char *const shown_keys[] = {
+    "tensor_parallel_degree", "sequence_parallel", "hybrid_shard_degree",
+    "reshard_after_forward", "micro_batch", "accumulation", "checkpointing", "offload",
+    "activation_loading_horizon", "loss_chunks", "prefetch",
+};
+enum { N_SHOWN = sizeof shown_keys / sizeof shown_keys[0], COLUMNS = 80, VALUE_BYTES = 96 };
+
+/* ------------------------------------------------------------------ settings */
+
+/* A key matters to people only where it acts. */
+static bool acts(const smp_job *job, const char *key)
+{
+    const smp_settings *s = &job->settings;
+    if (strcmp(key, "activation_loading_horizon") == 0) {
+        return s->offload && s->sm_activation_offloading;
+    }
+    if (strcmp(key, "sequence_parallel") == 0) {
+        return s->tensor_parallel_degree > 1;
+    }
+    if (strcmp(key, "accumulation") == 0) {
+        return job->micro_batches > 1;
+    }
+    if (strcmp(key, "reshard_after_forward") == 0 || strcmp(key, "prefetch") == 0) {
+        return s->sharding == SMP_SHARDING_FULL &&
+               (s->hybrid_shard_degree > 1 || s->precision != s->master);
+    }
+    return true;
+}
+
+static void value_of(const smp_job *job, const char *key, char value[VALUE_BYTES])
+{
+    if (!acts(job, key) || !smp_settings_get(&job->settings, key, value, VALUE_BYTES)) {
+        snprintf(value, VALUE_BYTES, "-");
+    }
+}
+
+/* Whether all plans have the same value of a key. */
+static bool is_common(const smp_plan *plan, const char *key)
+{
+    char first[VALUE_BYTES];
+    value_of(&plan->found[0].job, key, first);
+    for (uint32_t i = 1; i < plan->n_found; i++) {
+        char value[VALUE_BYTES];
+        value_of(&plan->found[i].job, key, value);
+        if (strcmp(first, value) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Words on lines of at most 80 columns; `used` is the column reached. */
+static void put_word(FILE *stream, const char *word, size_t indent, size_t *used)
+{
+    const size_t n = strlen(word);
+    if (*used > indent && *used + 2 + n > COLUMNS) {
+        fprintf(stream, "\n%*s", (int)indent, "");
+        *used = indent;
+    }
+    fprintf(stream, "%s%s", *used > indent ? "  " : "", word);
+    *used += n + (*used > indent ? 2 : 0);
+}
+
+/* The settings of a job; with `plan`, those that its plans have in common, or not. */
+static void put_settings(const smp_plan *plan, const smp_job *job, bool common,
+                         const char *head, FILE *stream)
+{
+    const size_t indent = strlen(head);
+    size_t used = indent;
+    fputs(head, stream);
+    for (size_t i = 0; i < N_SHOWN; i++) {
+        char value[VALUE_BYTES];
+        char word[VALUE_BYTES + 64];
+        value_of(job, shown_keys[i], value);
+        if (strcmp(value, "-") == 0 || (plan && is_common(plan, shown_keys[i]) != common)) {
+            continue;
+        }
+        snprintf(word, sizeof word, "%s %s", shown_keys[i], value);
+        put_word(stream, word, indent, &used);
+    }
+    fputc('\n', stream);
+}
+
+/* -------------------------------------------------------------------- people */
+
+static void put_job(const smp_plan *plan, FILE *stream)
+{
+    const smp_job *job = &plan->job;
+    const smp_cluster *cluster = job->cluster;
+    fprintf(stream, "%s on %s: %u GPUs (%s), %u node%s\n", job->model->name, cluster->name,
+            cluster->gpus, cluster->gpu, cluster->nodes, cluster->nodes == 1 ? "" : "s");
+    fprintf(stream,
+            "sequences of %" PRIu64 " tokens, %" PRIu64 " per step; margin %.3g %% of memory\n",
+            job->batch.seq_len, job->batch.global_batch, 100 * plan->options.margin_frac);
+}
+
+static void put_search(const smp_plan *plan, FILE *stream)
+{
+    const smp_search_info *info = &plan->info;
+    fprintf(stream, "%" PRIu64 " configurations: %" PRIu64 " pruned, %" PRIu64 " simulated; ",
+            info->enumerated, info->pruned, info->evaluated);
+    if (info->exhausted && info->gap <= 0) {
+        fputs("gap 0: nothing is better", stream);
+    } else {
+        fprintf(stream, "gap %.2f %%", 100 * info->gap);
+    }
+    if (plan->options.timing) {
+        fprintf(stream, "; %s", smp_show_seconds(info->seconds));
+    }
+    fputs("\n\n", stream);
+}
+
+static void put_cost(double cost, FILE *stream)
+{
+    if (cost > 0) {
+        fprintf(stream, "  %13.2f", cost);
+    } else {
+        fprintf(stream, "  %13s", "-");
+    }
+}
+
+static void put_table(const smp_plan *plan, FILE *stream)
+{
+    const char *currency = plan->job.cluster->currency;
+    char price[32];
+    snprintf(price, sizeof price, "%s/1e9 tok", currency ? currency : "cost");
+    fprintf(stream, " #   GPUs   step time  tok/s/GPU    MFU        peak      margin  %13s\n",
+            price);
+    for (uint32_t i = 0; i < plan->n_found; i++) {
+        const smp_report *r = &plan->found[i].report;
+        fprintf(stream, "%2u  %5u  %10s  %9.1f  %4.1f%%  %10s  %10s", i + 1,
+                plan->found[i].job.world, smp_show_seconds(r->step_time_s),
+                r->tokens_per_s_per_gpu, 100 * r->mfu, smp_show_bytes(r->memory.peak_bytes),
+                smp_show_signed_bytes(r->memory.margin_bytes));
+        put_cost(r->cost_per_billion_tokens, stream);
+        fputc('\n', stream);
+    }
+    fputc('\n', stream);
+}
+
+static void put_plans(const smp_plan *plan, FILE *stream)
+{
+    put_table(plan, stream);
+    if (plan->n_found == 1) {
+        put_settings(NULL, &plan->found[0].job, false, " 1  ", stream);
+    } else {
+        for (uint32_t i = 0; i < plan->n_found; i++) {
+            char head[16];
+            snprintf(head, sizeof head, "%2u  ", i + 1);
+            put_settings(plan, &plan->found[i].job, false, head, stream);
+        }
+        put_settings(plan, &plan->found[0].job, true, "all ", stream);
+    }
+    if (plan->n_why > 0) {
+        fputs("\nWhy not, for plan 1:\n", stream);
+    }
+    for (uint32_t i = 0; i < plan->n_why; i++) {
+        fprintf(stream, "  %s\n", plan->why[i]);
+    }
+}
+
+static void put_nearest(const smp_plan *plan, FILE *stream)
+{
+    const smp_memory *memory = &plan->nearest.report.memory;
+    fprintf(stream, "Nothing fits. The nearest configuration lacks %s (%" PRIu64 " bytes):\n",
+            smp_show_bytes(plan->nearest_excess_bytes), plan->nearest_excess_bytes);
+    put_settings(NULL, &plan->nearest.job, false, "    ", stream);
+    fprintf(stream, "    peak %s of %s, of which %.3g %% must stay free\n",
+            smp_show_bytes(memory->peak_bytes), smp_show_bytes(memory->capacity_bytes),
+            100 * plan->options.margin_frac);
+    if (memory->host_bytes_per_node > memory->host_capacity_bytes) {
+        fprintf(stream, "    host memory %s per node of %s\n",
+                smp_show_bytes(memory->host_bytes_per_node),
+                smp_show_bytes(memory->host_capacity_bytes));
+    }
+    if (plan->fitting_gpus > 0) {
+        fprintf(stream, "The smallest number of such GPUs that fits is %u.\n",
+                plan->fitting_gpus);
+    } else {
+        fprintf(stream, "Up to %u such GPUs, no number fits.\n", plan->largest_gpus_tried);
+    }
+}
+
+/* ---------------------------------------------------------------------- JSON */
+
+static void out_memory(smp_json_out *out, const smp_memory *m)
+{
+    const smp_memory_parts *p = &m->parts;
+    smp_out_object(out, "memory");
+    smp_out_u64(out, "arena_bytes", m->arena_bytes);
+    smp_out_u64(out, "peak_bytes", m->peak_bytes);
+    smp_out_u64(out, "capacity_bytes", m->capacity_bytes);
+    smp_out_i64(out, "margin_bytes", m->margin_bytes);
+    smp_out_bool(out, "fits", m->fits);
+    smp_out_u64(out, "host_bytes_per_node", m->host_bytes_per_node);
+    smp_out_object(out, "parts");
+    smp_out_u64(out, "parameters_bytes", p->parameters_bytes);
+    smp_out_u64(out, "gradients_bytes", p->gradients_bytes);
+    smp_out_u64(out, "optimizer_bytes", p->optimizer_bytes);
+    smp_out_u64(out, "unsharded_bytes", p->unsharded_bytes);
+    smp_out_u64(out, "activations_bytes", p->activations_bytes);
+    smp_out_u64(out, "logits_bytes", p->logits_bytes);
+    smp_out_u64(out, "communication_bytes", p->communication_bytes);
+    smp_out_u64(out, "context_bytes", p->context_bytes);
+    smp_out_u64(out, "fragmentation_bytes", p->fragmentation_bytes);
+    smp_out_end_object(out);
+    smp_out_end_object(out);
+}
+
+static void out_time(smp_json_out *out, const smp_time_parts *t)
+{
+    smp_out_object(out, "time");
+    smp_out_object(out, "parts");
+    smp_out_i64(out, "compute_ps", t->compute_ps);
+    smp_out_i64(out, "optimizer_ps", t->optimizer_ps);
+    smp_out_i64(out, "launch_ps", t->launch_ps);
+    smp_out_i64(out, "shard_ps", t->shard_ps);
+    smp_out_i64(out, "replica_ps", t->replica_ps);
+    smp_out_i64(out, "tensor_ps", t->tensor_ps);
+    smp_out_i64(out, "expert_ps", t->expert_ps);
+    smp_out_i64(out, "world_ps", t->world_ps);
+    smp_out_i64(out, "offload_ps", t->offload_ps);
+    smp_out_end_object(out);
+    smp_out_end_object(out);
+}
+
+static void out_found(smp_json_out *out, const char *key, const smp_found *found)
+{
+    const smp_report *r = &found->report;
+    smp_out_object(out, key);
+    smp_out_u64(out, "gpus", found->job.world);
+    smp_plan_out_settings(out, "settings", &found->job.settings);
+    smp_out_u64(out, "micro_batches", found->job.micro_batches);
+    smp_out_u64(out, "replicas", found->job.replicas);
+    smp_out_double(out, "step_time_s", r->step_time_s);
+    smp_out_i64(out, "step_ps", r->step_ps);
+    smp_out_double(out, "tokens_per_s_per_gpu", r->tokens_per_s_per_gpu);
+    smp_out_double(out, "mfu", r->mfu);
+    smp_out_double(out, "hfu", r->hfu);
+    smp_out_double(out, "cost_per_billion_tokens", r->cost_per_billion_tokens);
+    out_memory(out, &r->memory);
+    out_time(out, &r->time);
+    smp_out_end_object(out);
+}
+
+static const char *objective_name(smp_objective objective)
+{
+    switch (objective) {
+    case SMP_OBJECTIVE_TIME:
+        return "time";
+    case SMP_OBJECTIVE_COST:
+        return "cost";
+    case SMP_OBJECTIVE_GPUS:
+        return "gpus";
+    }
+    return "";
+}
+
+static void out_search(smp_json_out *out, const smp_plan *plan)
+{
+    const smp_search_info *info = &plan->info;
+    smp_out_object(out, "search");
+    smp_out_u64(out, "enumerated", info->enumerated);
+    smp_out_u64(out, "pruned", info->pruned);
+    smp_out_u64(out, "evaluated", info->evaluated);
+    smp_out_bool(out, "exhausted", info->exhausted);
+    smp_out_double(out, "gap", info->gap);
+    if (plan->options.timing) {
+        smp_out_double(out, "seconds", info->seconds);
+    }
+    smp_out_end_object(out);
+}
+
+static void out_nearest(smp_json_out *out, const smp_plan *plan)
+{
+    smp_out_object(out, "infeasible");
+    smp_out_u64(out, "shortfall_bytes", plan->nearest_excess_bytes);
+    smp_out_u64(out, "fitting_gpus", plan->fitting_gpus);
+    out_found(out, "nearest", &plan->nearest);
+    smp_out_end_object(out);
+}
+
+static void print_json(const smp_plan *plan, FILE *stream)
+{
+    smp_json_out out = {0};
+    smp_out_object(&out, NULL);
+    smp_out_string(&out, "model", plan->job.model->name);
+    smp_out_string(&out, "cluster", plan->job.cluster->name);
+    smp_out_u64(&out, "gpus", plan->job.cluster->gpus);
+    smp_out_u64(&out, "seq_len", plan->job.batch.seq_len);
+    smp_out_u64(&out, "global_batch", plan->job.batch.global_batch);
+    smp_out_string(&out, "objective", objective_name(plan->options.objective));
+    smp_out_double(&out, "margin_frac", plan->options.margin_frac);
+    smp_out_array(&out, "plans");
+    for (uint32_t i = 0; i < plan->n_found; i++) {
+        out_found(&out, NULL, &plan->found[i]);
+    }
+    smp_out_end_array(&out);
+    smp_out_array(&out, "why");
+    for (uint32_t i = 0; i < plan->n_why; i++) {
+        smp_out_string(&out, NULL, plan->why[i]);
+    }
+    smp_out_end_array(&out);
+    if (plan->has_nearest) {
+        out_nearest(&out, plan);
+    }
+    out_search(&out, plan);
+    smp_out_end_object(&out);
+    smp_text_add(&out.text, "\n");
+    fwrite(out.text.data, 1, out.text.length, stream);
+    smp_text_free(&out.text);
+}
+
+smp_status smp_plan_print(const smp_plan *plan, bool json, FILE *stream, smp_errors *errors)
+{
+    if (json) {
+        print_json(plan, stream);
+    } else {
+        put_job(plan, stream);
+        put_search(plan, stream);
+        if (plan->n_found > 0) {
+            put_plans(plan, stream);
+        } else {
+            put_nearest(plan, stream);
+        }
+    }
+    return smp_stream_check(stream, "standard output", errors);
+}

@@ -1,0 +1,645 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Branch and bound over the space of settings.
+ *
+ * A heap holds parts of the space by (bound, code): heads, then (head, mesh), then points.
+ * The part with the lowest bound is taken; a part is split, a point is simulated.  A point
+ * whose bound on memory is over the limit is dropped; one that a simulated point dominates
+ * takes that point's time as its bound.  When the lowest bound is not below the last of the
+ * plans kept, nothing that is left can enter: the plans are the best of the whole space
+ * (gap 0).  Ties in time go to the smaller code, which uses fewer memory savers, so the
+ * answer is the same with and without pruning.
+ */
+#include "config.h"
+
+#include "plan/plan.h"
+
+#include "base/numeric.h"
+#include "model/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef enum level { LEVEL_HEAD, LEVEL_MESH, LEVEL_POINT } level;
+
+typedef struct item {
+    int64_t bound_ps;
+    uint64_t code;
+    level level;
+    smp_point point;
+} item;
+
+typedef struct heap { item *items; size_t n, room; } heap;
+
+/* A simulated point and its time, for dominance. */
+typedef struct timed { smp_point point; int64_t step_ps; } timed;
+
+typedef struct search {
+    smp_plan *plan;
+    smp_errors *errors;
+    smp_bounds *bounds;
+    smp_plan_space *space;
+    heap heap;
+    timed *timed;
+    size_t n_timed, timed_room;
+    smp_found *found; /* best of this number of GPUs: at most top, sorted */
+    uint32_t n_found;
+    uint64_t limit_bytes;
+} search;
+
+/* ---------------------------------------------------------------------- heap */
+
+static bool is_before(const item *a, const item *b)
+{
+    if (a->bound_ps != b->bound_ps) {
+        return a->bound_ps < b->bound_ps;
+    }
+    return a->code != b->code ? a->code < b->code : a->level < b->level;
+}
+
+static void heap_push(heap *h, const item *new_item)
+{
+    SMP_GROW(h->items, h->n, h->room);
+    size_t i = h->n++;
+    while (i > 0 && is_before(new_item, &h->items[(i - 1) / 2])) {
+        h->items[i] = h->items[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    h->items[i] = *new_item;
+}
+
+static item heap_pop(heap *h)
+{
+    const item top = h->items[0];
+    const item last = h->items[--h->n];
+    size_t i = 0;
+    for (;;) {
+        size_t child = 2 * i + 1;
+        if (child >= h->n) {
+            break;
+        }
+        if (child + 1 < h->n && is_before(&h->items[child + 1], &h->items[child])) {
+            child++;
+        }
+        if (!is_before(&h->items[child], &last)) {
+            break;
+        }
+        h->items[i] = h->items[child];
+        i = child;
+    }
+    h->items[i] = last;
+    return top;
+}
+
+/* ----------------------------------------------------------------- the plans */
+
+static uint32_t top_of(const smp_plan *plan)
+{
+    return plan->options.top > 0 ? plan->options.top : 5;
+}
+
+static bool is_better(const smp_found *a, const smp_found *b)
+{
+    return a->report.step_ps != b->report.step_ps ? a->report.step_ps < b->report.step_ps
+                                                  : a->code < b->code;
+}
+
+/* As is_better, over numbers of GPUs too. */
+static bool is_preferred(smp_objective objective, const smp_found *a, const smp_found *b)
+{
+    if (objective == SMP_OBJECTIVE_COST) {
+        const double cost_a = (double)a->report.step_ps * a->job.world;
+        const double cost_b = (double)b->report.step_ps * b->job.world;
+        if (cost_a < cost_b || cost_a > cost_b) {
+            return cost_a < cost_b;
+        }
+    }
+    if (objective != SMP_OBJECTIVE_TIME && a->job.world != b->job.world) {
+        return a->job.world < b->job.world;
+    }
+    return is_better(a, b);
+}
+
+/* Whether a part with this bound can still hold a plan to keep. */
+static bool is_open(const search *s, int64_t bound_ps, uint64_t code)
+{
+    if (s->n_found < top_of(s->plan)) {
+        return true;
+    }
+    const smp_found *last = &s->found[s->n_found - 1];
+    return bound_ps != last->report.step_ps ? bound_ps < last->report.step_ps
+                                            : code < last->code;
+}
+
+static void keep(search *s, const smp_found *candidate)
+{
+    if (!is_open(s, candidate->report.step_ps, candidate->code)) {
+        return;
+    }
+    uint32_t i = s->n_found < top_of(s->plan) ? s->n_found++ : s->n_found - 1;
+    while (i > 0 && is_better(candidate, &s->found[i - 1])) {
+        s->found[i] = s->found[i - 1];
+        i--;
+    }
+    s->found[i] = *candidate;
+}
+
+static void report_progress(const search *s)
+{
+    const smp_plan *plan = s->plan;
+    if (plan->options.progress) {
+        plan->options.progress(plan->options.progress_context,
+                               plan->info.evaluated + plan->info.pruned,
+                               plan->info.enumerated);
+    }
+}
+
+/* Simulates a point and keeps it if it is among the best. */
+static smp_status price(search *s, const smp_point *point, const smp_job *job)
+{
+    smp_plan *plan = s->plan;
+    smp_found candidate = {.job = *job, .code = smp_plan_space_code(s->space, point)};
+    const smp_status st = smp_evaluate(job, false, s->errors, &candidate.report, NULL);
+    if (st != SMP_OK) {
+        return st;
+    }
+    plan->info.evaluated++;
+    const bool fits = smp_report_fits(&candidate.report, plan->options.margin_frac);
+    SMP_GROW(plan->spots, plan->n_spot, plan->spot_room);
+    plan->spots[plan->n_spot++] = (smp_spot){
+        candidate.report.step_ps, candidate.report.memory.peak_bytes, fits};
+    SMP_GROW(s->timed, s->n_timed, s->timed_room);
+    s->timed[s->n_timed++] = (timed){*point, candidate.report.step_ps};
+    if (fits) {
+        keep(s, &candidate);
+    }
+    report_progress(s);
+    return SMP_OK;
+}
+
+/* -------------------------------------------------------------------- parts */
+
+/* The time of the slowest simulated point that dominates this one; 0: none does. */
+static int64_t dominating_ps(const search *s, const smp_point *point)
+{
+    int64_t most = 0;
+    for (size_t i = 0; i < s->n_timed; i++) {
+        if (s->timed[i].step_ps > most && smp_point_dominates(&s->timed[i].point, point)) {
+            most = s->timed[i].step_ps;
+        }
+    }
+    return most;
+}
+
+/* The first legal point that shares the digits below `level` with `point`. */
+static bool first_job(const search *s, smp_point point, int from, smp_job *job_p)
+{
+    do {
+        if (smp_plan_space_job(s->space, &point, job_p)) {
+            return true;
+        }
+    } while (smp_plan_space_next(s->space, &point, from, SMP_DIMS));
+    return false;
+}
+
+/* Pushes a head with the least bound of its meshes; a head without a legal point not. */
+static smp_status push_head(search *s, const smp_point *head)
+{
+    item new_item = {INT64_MAX, smp_plan_space_code(s->space, head), LEVEL_HEAD, *head};
+    smp_point point = *head;
+    bool any = false;
+    do {
+        smp_job job;
+        int64_t bound_ps = 0;
+        if (!first_job(s, point, SMP_DIM_LEAF, &job)) {
+            continue;
+        }
+        const smp_status st = smp_bound_time(s->bounds, &job, false, s->errors, &bound_ps);
+        if (st != SMP_OK) {
+            return st;
+        }
+        any = true;
+        new_item.bound_ps = bound_ps < new_item.bound_ps ? bound_ps : new_item.bound_ps;
+    } while (smp_plan_space_next(s->space, &point, SMP_DIM_MESH, SMP_DIM_LEAF));
+    if (any) {
+        heap_push(&s->heap, &new_item);
+    }
+    return SMP_OK;
+}
+
+static smp_status push_heads(search *s)
+{
+    smp_point point = {{0}};
+    smp_status st = SMP_OK;
+    do {
+        st = push_head(s, &point);
+    } while (st == SMP_OK && smp_plan_space_next(s->space, &point, 0, SMP_DIM_MESH));
+    return st;
+}
+
+static smp_status split_head(search *s, const item *head)
+{
+    smp_point point = head->point;
+    do {
+        smp_job job;
+        if (first_job(s, point, SMP_DIM_LEAF, &job)) {
+            item mesh = {0, smp_plan_space_code(s->space, &point), LEVEL_MESH, point};
+            const smp_status st =
+                smp_bound_time(s->bounds, &job, true, s->errors, &mesh.bound_ps);
+            if (st != SMP_OK) {
+                return st;
+            }
+            heap_push(&s->heap, &mesh);
+        }
+    } while (smp_plan_space_next(s->space, &point, SMP_DIM_MESH, SMP_DIM_LEAF));
+    return SMP_OK;
+}
+
+static smp_status split_mesh(search *s, const item *mesh)
+{
+    smp_point point = mesh->point;
+    do {
+        smp_job job;
+        if (!smp_plan_space_job(s->space, &point, &job)) {
+            continue;
+        }
+        uint64_t bytes = 0;
+        const smp_status st = smp_bound_memory(s->bounds, &job, s->errors, &bytes);
+        if (st != SMP_OK) {
+            return st;
+        }
+        if (bytes <= s->limit_bytes) {
+            const item point_item = {mesh->bound_ps, smp_plan_space_code(s->space, &point),
+                                     LEVEL_POINT, point};
+            heap_push(&s->heap, &point_item);
+        }
+    } while (smp_plan_space_next(s->space, &point, SMP_DIM_LEAF, SMP_DIMS));
+    return SMP_OK;
+}
+
+static smp_status take_point(search *s, item *point)
+{
+    const int64_t dominating = dominating_ps(s, &point->point);
+    if (dominating > point->bound_ps) {
+        point->bound_ps = dominating;
+        heap_push(&s->heap, point);
+        return SMP_OK;
+    }
+    smp_job job;
+    return smp_plan_space_job(s->space, &point->point, &job) ? price(s, &point->point, &job)
+                                                             : SMP_OK;
+}
+
+static smp_status best_first(search *s)
+{
+    smp_status st = push_heads(s);
+    while (st == SMP_OK && s->heap.n > 0) {
+        item part = heap_pop(&s->heap);
+        if (!is_open(s, part.bound_ps, part.code)) {
+            break;
+        }
+        switch (part.level) {
+        case LEVEL_HEAD:
+            st = split_head(s, &part);
+            break;
+        case LEVEL_MESH:
+            st = split_mesh(s, &part);
+            break;
+        case LEVEL_POINT:
+            st = take_point(s, &part);
+            break;
+        }
+    }
+    return st;
+}
+
+static smp_status every_point(search *s)
+{
+    smp_point point = {{0}};
+    do {
+        smp_job job;
+        if (smp_plan_space_job(s->space, &point, &job)) {
+            const smp_status st = price(s, &point, &job);
+            if (st != SMP_OK) {
+                return st;
+            }
+        }
+    } while (smp_plan_space_next(s->space, &point, 0, SMP_DIMS));
+    return SMP_OK;
+}
+
+static uint64_t count_points(const smp_plan_space *space)
+{
+    uint64_t n = 0;
+    smp_point point = {{0}};
+    do {
+        smp_job job;
+        n += smp_plan_space_job(space, &point, &job);
+    } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
+    return n;
+}
+
+static void merge(search *s)
+{
+    smp_plan *plan = s->plan;
+    for (uint32_t i = 0; i < s->n_found; i++) {
+        uint32_t at = plan->n_found;
+        while (at > 0 && is_preferred(plan->options.objective, &s->found[i],
+                                      &plan->found[at - 1])) {
+            at--;
+        }
+        if (at == top_of(plan)) {
+            continue;
+        }
+        if (plan->n_found < top_of(plan)) {
+            plan->n_found++;
+        }
+        for (uint32_t k = plan->n_found - 1; k > at; k--) {
+            plan->found[k] = plan->found[k - 1];
+        }
+        plan->found[at] = s->found[i];
+    }
+}
+
+/* The best plans on the GPUs of `job`, added to the plan. */
+static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job *job,
+                              smp_errors *errors)
+{
+    smp_arena *arena = smp_arena_create();
+    search s = {.plan = plan, .errors = errors, .bounds = bounds};
+    s.space = smp_plan_space_create(job);
+    s.found = SMP_ARENA_ARRAY(arena, top_of(plan), smp_found);
+    s.limit_bytes =
+        (uint64_t)(job->cluster->memory_bytes.value * (1 - plan->options.margin_frac));
+    const uint64_t points = count_points(s.space);
+    plan->info.enumerated += points;
+    const uint64_t before = plan->info.evaluated;
+    smp_status st = plan->options.prune ? best_first(&s) : every_point(&s);
+    plan->info.pruned += points - (plan->info.evaluated - before);
+    merge(&s);
+    free(s.heap.items);
+    free(s.timed);
+    smp_plan_space_destroy(s.space);
+    smp_arena_destroy(arena);
+    return st;
+}
+
+/* ----------------------------------------------------------- numbers of GPUs */
+
+const smp_cluster *smp_cluster_resized(smp_arena *arena, const smp_cluster *cluster,
+                                       uint32_t gpus)
+{
+    smp_cluster *copy = SMP_ARENA_NEW(arena, smp_cluster);
+    *copy = *cluster;
+    copy->gpus = gpus;
+    copy->nodes = (uint32_t)smp_ceil_div(gpus, cluster->gpus_per_node);
+    return copy;
+}
+
+/* Numbers of GPUs worth renting: those that divide a node, and whole nodes. */
+static uint32_t next_gpus(const smp_cluster *cluster, uint32_t gpus)
+{
+    const uint32_t node = cluster->gpus_per_node;
+    if (gpus >= node) {
+        return gpus - gpus % node + node;
+    }
+    do {
+        gpus++;
+    } while (node % gpus != 0);
+    return gpus;
+}
+
+/* --objective time looks at the cluster as it is; cost and gpus at smaller ones too. */
+static smp_status search_all(smp_plan *plan, smp_bounds *bounds, smp_errors *errors)
+{
+    const smp_cluster *cluster = plan->job.cluster;
+    const smp_objective objective = plan->options.objective;
+    if (objective == SMP_OBJECTIVE_TIME) {
+        return search_gpus(plan, bounds, &plan->job, errors);
+    }
+    for (uint32_t gpus = 1; gpus < cluster->gpus; gpus = next_gpus(cluster, gpus)) {
+        /* only whole fractions for cost, or large clusters would take long */
+        if (objective == SMP_OBJECTIVE_COST && cluster->gpus % gpus != 0) {
+            continue;
+        }
+        smp_job job = plan->job;
+        job.cluster = smp_cluster_resized(plan->arena, cluster, gpus);
+        const smp_status st = search_gpus(plan, bounds, &job, errors);
+        if (st != SMP_OK || (objective == SMP_OBJECTIVE_GPUS && plan->n_found > 0)) {
+            return st;
+        }
+    }
+    return search_gpus(plan, bounds, &plan->job, errors);
+}
+
+/* --------------------------------------------------------------- nothing fits */
+
+/* Whether a point saves as much memory as it can: smallest micro-batch, everything
+ * checkpointed, every saver; with and without offload, which needs host memory. */
+static bool is_lean(const smp_plan_space *space, const smp_point *point)
+{
+    const uint32_t *d = point->digit;
+    const uint32_t *n = space->n_choice;
+    return d[SMP_DIM_MICRO] == 0 &&
+           d[SMP_DIM_CHECKPOINTING] == n[SMP_DIM_CHECKPOINTING] - 1 &&
+           (d[SMP_DIM_OFFLOAD] == 0 || d[SMP_DIM_OFFLOAD] == n[SMP_DIM_OFFLOAD] - 1) &&
+           d[SMP_DIM_CHUNKS] == n[SMP_DIM_CHUNKS] - 1;
+}
+
+typedef struct lean { smp_found found; uint64_t excess_bytes; bool any; } lean;
+
+/* Of the lean points, the one with the least excess; points are simulated in any order, each
+ * only if its bound is below the best so far. */
+static smp_status find_leanest(const smp_plan *plan, smp_bounds *bounds, const smp_job *job,
+                               uint64_t stop_above, smp_errors *errors, lean *best)
+{
+    smp_plan_space *space = smp_plan_space_create(job);
+    const uint64_t limit =
+        (uint64_t)(job->cluster->memory_bytes.value * (1 - plan->options.margin_frac));
+    smp_point point = {{0}};
+    smp_status st = SMP_OK;
+    *best = (lean){.excess_bytes = stop_above};
+    do {
+        smp_found candidate = {.code = smp_plan_space_code(space, &point)};
+        uint64_t bytes = 0;
+        if (!is_lean(space, &point) || !smp_plan_space_job(space, &point, &candidate.job)) {
+            continue;
+        }
+        st = smp_bound_memory(bounds, &candidate.job, errors, &bytes);
+        if (st != SMP_OK || (bytes > limit && bytes - limit >= best->excess_bytes)) {
+            continue;
+        }
+        st = smp_evaluate(&candidate.job, false, errors, &candidate.report, NULL);
+        const uint64_t excess = smp_report_excess(&candidate.report, plan->options.margin_frac);
+        if (st == SMP_OK && (excess < best->excess_bytes || (excess == 0 && !best->any))) {
+            *best = (lean){candidate, excess, true};
+        }
+    } while (st == SMP_OK && !(best->any && best->excess_bytes == 0) &&
+             smp_plan_space_next(space, &point, 0, SMP_DIMS));
+    smp_plan_space_destroy(space);
+    return st;
+}
+
+/* The smallest number of GPUs, in whole nodes, on which something fits. */
+static smp_status find_fitting(smp_plan *plan, smp_bounds *bounds, smp_errors *errors)
+{
+    enum { MOST_GPUS = 65536 };
+    const smp_cluster *cluster = plan->job.cluster;
+    const uint32_t most = cluster->nics > 0 ? MOST_GPUS : cluster->gpus_per_node;
+    for (uint32_t gpus = next_gpus(cluster, cluster->gpus); gpus <= most;
+         gpus = next_gpus(cluster, gpus)) {
+        smp_arena_mark mark = smp_arena_here(plan->arena);
+        smp_job job = plan->job;
+        job.cluster = smp_cluster_resized(plan->arena, cluster, gpus);
+        lean best;
+        const smp_status st = find_leanest(plan, bounds, &job, 1, errors, &best);
+        smp_arena_reset(plan->arena, mark);
+        plan->largest_gpus_tried = gpus;
+        if (st != SMP_OK) {
+            return st;
+        }
+        if (best.any && best.excess_bytes == 0) {
+            plan->fitting_gpus = gpus;
+            return SMP_OK;
+        }
+    }
+    return SMP_OK;
+}
+
+/* Why there is no candidate at all: the rules that the pins break. */
+static smp_status explain_empty(const smp_plan *plan, smp_errors *errors)
+{
+    smp_job job = plan->job;
+    const smp_status st = smp_job_resolve(&job, errors);
+    if (st != SMP_OK) {
+        return st;
+    }
+    return smp_fail(errors, SMP_INPUT, NULL,
+                    "no configuration of %u GPUs follows the rules with the settings given and "
+                    "a global batch of %llu sequences: give fewer settings, or a batch that "
+                    "more numbers divide",
+                    plan->job.cluster->gpus, (unsigned long long)plan->job.batch.global_batch);
+}
+
+static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_errors *errors)
+{
+    lean best;
+    smp_status st = find_leanest(plan, bounds, &plan->job, UINT64_MAX, errors, &best);
+    if (st != SMP_OK) {
+        return st;
+    }
+    if (!best.any) {
+        return explain_empty(plan, errors);
+    }
+    plan->has_nearest = true;
+    plan->nearest = best.found;
+    plan->nearest_excess_bytes = best.excess_bytes;
+    st = find_fitting(plan, bounds, errors);
+    if (st != SMP_OK) {
+        return st;
+    }
+    const bool host = best.found.report.memory.peak_bytes <=
+                      smp_memory_limit(&best.found.report, plan->options.margin_frac);
+    char fitting[64] = "no number of GPUs tried would fit";
+    if (plan->fitting_gpus > 0) {
+        snprintf(fitting, sizeof fitting, "%u GPUs would fit", plan->fitting_gpus);
+    }
+    return smp_fail(errors, SMP_INFEASIBLE, NULL,
+                    "no configuration of %s fits on %u GPUs: the nearest lacks %s per %s; %s",
+                    plan->job.model->name, plan->job.cluster->gpus,
+                    smp_show_bytes(best.excess_bytes), host ? "node (host memory)" : "GPU",
+                    fitting);
+}
+
+/* -------------------------------------------------------------------- public */
+
+void smp_plan_options_init(smp_plan_options *options)
+{
+    *options = (smp_plan_options){
+        .objective = SMP_OBJECTIVE_TIME, .top = 5, .prune = true, .margin_frac = 0.03};
+}
+
+/* Finalists are confirmed by simulating every micro-batch. */
+static smp_status confirm(smp_plan *plan, smp_errors *errors)
+{
+    for (uint32_t i = 0; i < plan->n_found; i++) {
+        const smp_status st =
+            smp_evaluate_fully(&plan->found[i].job, errors, &plan->found[i].report);
+        if (st != SMP_OK) {
+            return st;
+        }
+    }
+    return SMP_OK;
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static smp_status run(smp_plan *plan, smp_errors *errors)
+{
+    smp_bounds *bounds = smp_bounds_create();
+    const double start_s = now_s();
+    smp_status st = search_all(plan, bounds, errors);
+    plan->info.exhausted = st == SMP_OK;
+    if (st == SMP_OK) {
+        st = plan->n_found > 0 ? confirm(plan, errors)
+                               : explain_nothing_fits(plan, bounds, errors);
+    }
+    if (st == SMP_OK) {
+        st = smp_plan_explain(plan, errors);
+    }
+    plan->info.seconds = now_s() - start_s;
+    smp_bounds_destroy(bounds);
+    return st;
+}
+
+smp_status smp_plan_search(const smp_job *job, const smp_plan_options *options,
+                           smp_errors *errors, smp_plan **plan_p)
+{
+    smp_arena *arena = smp_arena_create();
+    smp_plan *plan = SMP_ARENA_NEW(arena, smp_plan);
+    plan->arena = arena;
+    plan->job = *job;
+    plan->options = *options;
+    plan->found = SMP_ARENA_ARRAY(arena, top_of(plan), smp_found);
+    const smp_status st = run(plan, errors);
+    if (st == SMP_OK || st == SMP_INFEASIBLE) {
+        *plan_p = plan;
+    } else {
+        smp_plan_destroy(plan);
+    }
+    return st;
+}
+
+void smp_plan_destroy(smp_plan *plan)
+{
+    if (plan) {
+        free(plan->spots);
+        smp_arena_destroy(plan->arena);
+    }
+}
+
+size_t smp_plan_count(const smp_plan *plan)
+{
+    return plan->n_found;
+}
+
+const smp_job *smp_plan_job(const smp_plan *plan, size_t i)
+{
+    return &plan->found[i].job;
+}
+
+const smp_report *smp_plan_report(const smp_plan *plan, size_t i)
+{
+    return &plan->found[i].report;
+}
+
+const smp_search_info *smp_plan_search_info(const smp_plan *plan)
+{
+    return &plan->info;
+}

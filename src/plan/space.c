@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The space of settings, as a mixed radix number: one digit per dimension.
+ *
+ * Nothing is stored but the values of each dimension.  A pinned dimension has one value, the
+ * one given.  Points that would lower to the same program as a point with a smaller code
+ * (a horizon without offload, an accumulation rule with one micro-batch, resharding what is
+ * not sharded) are skipped, so that every program is met once.
+ */
+#include "config.h"
+
+#include "plan/plan.h"
+
+#include "base/numeric.h"
+#include "model/model.h"
+
+static bool given(const smp_job *job, const char *key)
+{
+    return smp_settings_given(&job->settings, key);
+}
+
+static void set_choices(smp_plan_space *space, smp_dim dim, const smp_choice *choices,
+                        uint32_t n)
+{
+    space->choices[dim] = SMP_ARENA_ARRAY(space->arena, n, smp_choice);
+    for (uint32_t i = 0; i < n; i++) {
+        space->choices[dim][i] = choices[i];
+    }
+    space->n_choice[dim] = n;
+}
+
+static void set_values(smp_plan_space *space, smp_dim dim, const uint32_t *values, uint32_t n)
+{
+    space->choices[dim] = SMP_ARENA_ARRAY(space->arena, n, smp_choice);
+    for (uint32_t i = 0; i < n; i++) {
+        space->choices[dim][i].value = values[i];
+    }
+    space->n_choice[dim] = n;
+}
+
+static void pin(smp_plan_space *space, smp_dim dim, uint32_t value)
+{
+    set_values(space, dim, &value, 1);
+    space->pinned[dim] = true;
+}
+
+/* All divisors of n up to `most`, ascending, as the values of a dimension. */
+static void set_divisors(smp_plan_space *space, smp_dim dim, uint64_t n, uint64_t most)
+{
+    uint32_t count = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1) {
+            space->choices[dim] = SMP_ARENA_ARRAY(space->arena, count, smp_choice);
+            space->n_choice[dim] = count;
+        }
+        count = 0;
+        for (uint64_t d = 1; d <= n && d <= most; d++) {
+            if (n % d == 0) {
+                if (pass == 1) {
+                    space->choices[dim][count].value = (uint32_t)d;
+                }
+                count++;
+            }
+        }
+    }
+}
+
+static void add_tensor(smp_plan_space *space)
+{
+    const smp_job *job = space->job;
+    if (given(job, "tensor_parallel_degree")) {
+        pin(space, SMP_DIM_TENSOR, job->settings.tensor_parallel_degree);
+    } else { /* a tensor group stays inside a node */
+        set_divisors(space, SMP_DIM_TENSOR, job->cluster->gpus, job->cluster->gpus_per_node);
+    }
+    if (given(job, "sequence_parallel")) {
+        pin(space, SMP_DIM_SEQUENCE, job->settings.sequence_parallel);
+    } else {
+        set_values(space, SMP_DIM_SEQUENCE, (const uint32_t[]){1, 0}, 2);
+    }
+}
+
+static void add_micro_batch(smp_plan_space *space)
+{
+    const smp_job *job = space->job;
+    /* More sequences than this at once gain nothing and fit nowhere. */
+    enum { MOST = 4096 };
+    if (given(job, "micro_batch")) {
+        pin(space, SMP_DIM_MICRO, job->settings.micro_batch);
+    } else {
+        set_divisors(space, SMP_DIM_MICRO, job->batch.global_batch, MOST);
+    }
+    if (given(job, "accumulation")) {
+        pin(space, SMP_DIM_ACCUMULATION, (uint32_t)job->settings.accumulation);
+    } else {
+        set_values(space, SMP_DIM_ACCUMULATION,
+                   (const uint32_t[]){SMP_ACCUMULATION_EVERY, SMP_ACCUMULATION_LAST}, 2);
+    }
+}
+
+static void add_checkpointing(smp_plan_space *space)
+{
+    const smp_job *job = space->job;
+    if (given(job, "checkpointing")) {
+        const smp_choice as_given = {job->settings.checkpointing_layers,
+                                     job->settings.checkpointing};
+        set_choices(space, SMP_DIM_CHECKPOINTING, &as_given, 1);
+        space->pinned[SMP_DIM_CHECKPOINTING] = true;
+        return;
+    }
+    smp_choice choices[8] = {
+        {0, SMP_CHECKPOINTING_NONE},
+        {0, SMP_CHECKPOINTING_SELECTIVE_ATTENTION},
+        {0, SMP_CHECKPOINTING_SELECTIVE_OP},
+    };
+    uint32_t n = 3;
+    const uint32_t n_layer = job->model->n_layer;
+    uint32_t last = 0;
+    for (uint32_t quarter = 1; quarter <= 3; quarter++) {
+        const uint32_t k = n_layer * quarter / 4;
+        if (k > last && k < n_layer) {
+            choices[n++] = (smp_choice){k, SMP_CHECKPOINTING_FIRST};
+            last = k;
+        }
+    }
+    choices[n++] = (smp_choice){0, SMP_CHECKPOINTING_FULL};
+    set_choices(space, SMP_DIM_CHECKPOINTING, choices, n);
+}
+
+/* Value 0: no offload; else the horizon.  Larger horizons are faster and come first. */
+static void add_offload(smp_plan_space *space)
+{
+    const smp_job *job = space->job;
+    const smp_settings *s = &job->settings;
+    const bool offload_given = given(job, "offload");
+    uint32_t values[6];
+    uint32_t n = 0;
+    if (!offload_given || !s->offload) {
+        values[n++] = 0;
+    }
+    if (!offload_given || s->offload) {
+        if (given(job, "activation_loading_horizon") || !s->sm_activation_offloading) {
+            values[n++] = s->activation_loading_horizon;
+        } else {
+            for (uint32_t horizon = 8; horizon > 0; horizon /= 2) {
+                if (horizon < job->model->n_layer || horizon == 1) {
+                    values[n++] = horizon;
+                }
+            }
+        }
+    }
+    set_values(space, SMP_DIM_OFFLOAD, values, n);
+    space->pinned[SMP_DIM_OFFLOAD] = offload_given;
+}
+
+static void add_sharding(smp_plan_space *space)
+{
+    const smp_job *job = space->job;
+    const smp_settings *s = &job->settings;
+    if (given(job, "hybrid_shard_degree")) {
+        pin(space, SMP_DIM_SHARD, s->hybrid_shard_degree);
+    } else if (s->sharding_strategy == SMP_STRATEGY_NO_SHARD) {
+        pin(space, SMP_DIM_SHARD, 1);
+    } else {
+        set_divisors(space, SMP_DIM_SHARD, job->cluster->gpus, job->cluster->gpus);
+    }
+    if (given(job, "reshard_after_forward") || given(job, "sharding_strategy")) {
+        pin(space, SMP_DIM_RESHARD, s->reshard_after_forward);
+    } else {
+        set_values(space, SMP_DIM_RESHARD, (const uint32_t[]){0, 1}, 2);
+    }
+    /* Value 0: prefetch as given or by default; 1: none, which saves a ring slot. */
+    if (given(job, "prefetch") || given(job, "forward_prefetch")) {
+        pin(space, SMP_DIM_PREFETCH, 0);
+    } else {
+        set_values(space, SMP_DIM_PREFETCH, (const uint32_t[]){0, 1}, 2);
+    }
+}
+
+static void add_chunks(smp_plan_space *space)
+{
+    if (given(space->job, "loss_chunks")) {
+        pin(space, SMP_DIM_CHUNKS, space->job->settings.loss_chunks);
+    } else {
+        set_values(space, SMP_DIM_CHUNKS, (const uint32_t[]){1, 8}, 2);
+    }
+}
+
+smp_plan_space *smp_plan_space_create(const smp_job *job)
+{
+    smp_arena *arena = smp_arena_create();
+    smp_plan_space *space = SMP_ARENA_NEW(arena, smp_plan_space);
+    space->arena = arena;
+    space->job = job;
+    add_tensor(space);
+    add_micro_batch(space);
+    add_checkpointing(space);
+    add_sharding(space);
+    add_offload(space);
+    add_chunks(space);
+    return space;
+}
+
+void smp_plan_space_destroy(smp_plan_space *space)
+{
+    if (space) {
+        smp_arena_destroy(space->arena);
+    }
+}
+
+bool smp_plan_space_next(const smp_plan_space *space, smp_point *point, int low, int high)
+{
+    for (int dim = high - 1; dim >= low; dim--) {
+        if (++point->digit[dim] < space->n_choice[dim]) {
+            return true;
+        }
+        point->digit[dim] = 0;
+    }
+    return false;
+}
+
+uint64_t smp_plan_space_code(const smp_plan_space *space, const smp_point *point)
+{
+    uint64_t code = 0;
+    for (int dim = 0; dim < SMP_DIMS; dim++) {
+        code = smp_add(smp_mul(code, space->n_choice[dim]), point->digit[dim]);
+    }
+    return code;
+}
+
+bool smp_point_dominates(const smp_point *a, const smp_point *b)
+{
+    for (int dim = 0; dim < SMP_DIMS; dim++) {
+        if (dim < SMP_DIM_LEAF ? a->digit[dim] != b->digit[dim]
+                               : a->digit[dim] > b->digit[dim]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static smp_choice choice_of(const smp_plan_space *space, const smp_point *point, smp_dim dim)
+{
+    return space->choices[dim][point->digit[dim]];
+}
+
+static uint32_t choice_value(const smp_plan_space *space, const smp_point *point, smp_dim dim)
+{
+    return choice_of(space, point, dim).value;
+}
+
+static void apply(const smp_plan_space *space, const smp_point *point, smp_settings *s)
+{
+    s->tensor_parallel_degree = choice_value(space, point, SMP_DIM_TENSOR);
+    s->sequence_parallel = choice_value(space, point, SMP_DIM_SEQUENCE) != 0;
+    if (s->tensor_parallel_degree == 1 && !space->pinned[SMP_DIM_SEQUENCE]) {
+        s->sequence_parallel = false;
+    }
+    s->micro_batch = choice_value(space, point, SMP_DIM_MICRO);
+    s->checkpointing = choice_of(space, point, SMP_DIM_CHECKPOINTING).checkpointing;
+    s->checkpointing_layers = choice_value(space, point, SMP_DIM_CHECKPOINTING);
+    s->hybrid_shard_degree = choice_value(space, point, SMP_DIM_SHARD);
+    s->accumulation = (smp_accumulation)choice_value(space, point, SMP_DIM_ACCUMULATION);
+    const uint32_t horizon = choice_value(space, point, SMP_DIM_OFFLOAD);
+    s->offload = horizon > 0;
+    if (horizon > 0) {
+        s->activation_loading_horizon = horizon;
+    }
+    s->reshard_after_forward = choice_value(space, point, SMP_DIM_RESHARD) != 0;
+    s->loss_chunks = choice_value(space, point, SMP_DIM_CHUNKS);
+    if (choice_value(space, point, SMP_DIM_PREFETCH) == 1) {
+        s->prefetch = SMP_PREFETCH_NONE;
+        s->forward_prefetch = false;
+    }
+}
+
+/* The shard group lies inside a node or fills whole nodes. */
+static bool respects_nodes(const smp_cluster *cluster, uint64_t tensor, uint64_t shard)
+{
+    const uint64_t ranks = tensor * shard;
+    const uint64_t node = cluster->gpus_per_node;
+    return ranks <= node ? node % ranks == 0 || ranks == cluster->gpus : ranks % node == 0;
+}
+
+/* Whether a digit that changes nothing here is not at its first value. */
+static bool is_copy(const smp_plan_space *space, const smp_point *point, const smp_job *job)
+{
+    const smp_settings *s = &job->settings;
+    /* gathers, or casts to compute precision, that happen again for backward; without them
+     * prefetch saves nothing */
+    const bool gathers = s->sharding == SMP_SHARDING_FULL &&
+                         (s->hybrid_shard_degree > 1 || s->precision != s->master);
+    return (s->tensor_parallel_degree == 1 && point->digit[SMP_DIM_SEQUENCE] > 0) ||
+           (job->micro_batches == 1 && point->digit[SMP_DIM_ACCUMULATION] > 0) ||
+           (!gathers && point->digit[SMP_DIM_RESHARD] > 0) ||
+           ((!gathers || !s->reshard_after_forward) && point->digit[SMP_DIM_PREFETCH] > 0) ||
+           (s->offload && !space->pinned[SMP_DIM_OFFLOAD] &&
+            /* the last inputs, as many as the horizon, are never stored */
+            s->sm_activation_offloading &&
+            s->activation_loading_horizon >= s->checkpointing_layers);
+}
+
+bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp_job *job_p)
+{
+    const uint32_t tensor = choice_value(space, point, SMP_DIM_TENSOR);
+    const uint32_t shard = choice_value(space, point, SMP_DIM_SHARD);
+    if (!space->pinned[SMP_DIM_SHARD] &&
+        (space->job->cluster->gpus / tensor % shard != 0 ||
+         !respects_nodes(space->job->cluster, tensor, shard))) {
+        return false;
+    }
+    const smp_checkpointing checkpointing =
+        choice_of(space, point, SMP_DIM_CHECKPOINTING).checkpointing;
+    if (choice_value(space, point, SMP_DIM_OFFLOAD) > 0 && !space->pinned[SMP_DIM_OFFLOAD] &&
+        checkpointing != SMP_CHECKPOINTING_FULL && checkpointing != SMP_CHECKPOINTING_FIRST) {
+        return false;
+    }
+    *job_p = *space->job;
+    apply(space, point, &job_p->settings);
+    return smp_job_try(job_p) && !is_copy(space, point, job_p);
+}

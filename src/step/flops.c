@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The model's own floating point work, by which mfu is measured: no recomputation, no
+ * padding, no copies; spec 2.6 and docs/formulas.md.
+ *
+ * Forward, per token (FMA = 2): q 2 h a d; k and v 4 h kv d; o 2 a d h; attention core over
+ * the causal half: 2 s a d (with a window of w < s: 4 (w - w^2/(2 s)) a d); MLP 4 h f, gated
+ * 6 h f; logits 2 h V.  Backward is twice forward.
+ */
+#include "step/lower.h"
+
+static double block_flops(const smp_model *model, const smp_block *block, double seq)
+{
+    const smp_attention *a = &block->attention;
+    double h = (double)model->hidden, ad = (double)a->heads * a->head_dim;
+    double kvd = (double)a->kv_heads * a->head_dim, f = (double)block->mlp.ffn;
+    double window = a->window > 0 && a->window < seq ? (double)a->window : seq;
+    double keys = window - window * window / (2 * seq); /* mean number a query sees */
+
+    return 4 * h * ad + 4 * h * kvd + 4 * keys * ad + (block->mlp.gated ? 6 : 4) * h * f;
+}
+
+double smp_model_flops(const smp_job *job)
+{
+    const smp_model *model = job->model;
+    double seq = (double)job->batch.seq_len;
+    double tokens = seq * (double)job->batch.global_batch;
+    double forward = 2 * (double)model->hidden * (double)model->vocab;
+
+    for (uint32_t i = 0; i < model->n_layer; i++) {
+        forward += block_flops(model, smp_model_block(model, i), seq);
+    }
+    return 3 * forward * tokens;
+}

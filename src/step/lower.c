@@ -1,0 +1,843 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lowering: from a resolved job to the step programs of its classes of ranks.
+ *
+ * This file decides (dtypes, buffers, rings, variants of blocks) and gives the host order;
+ * blocks, ends and units are emitted by walk.c, lower_ends.c and lower_units.c.
+ */
+#include "step/lower.h"
+
+#include "base/numeric.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- small services of the emitters ---- */
+
+smp_ref smp_whole(uint16_t buffer, uint64_t bytes)
+{
+    return (smp_ref){ .buffer = buffer, .bytes = bytes };
+}
+
+smp_access smp_token(uint16_t buffer)
+{
+    return (smp_access){ .buffer = buffer, .writes = true, .bytes = 1 };
+}
+
+static smp_named *find_named(smp_lowering *low, const char *name, uint32_t stack)
+{
+    for (uint32_t i = 0; i < low->n_named; i++) {
+        if (low->named[i].stack == stack && strcmp(low->named[i].name, name) == 0) {
+            return &low->named[i];
+        }
+    }
+    SMP_GROW(low->named, low->n_named, low->cap_named);
+    low->named[low->n_named] = (smp_named){ name, stack, SMP_NO_BUFFER };
+    return &low->named[low->n_named++];
+}
+
+static uint16_t named_buffer(smp_lowering *low, uint32_t stack, const smp_buffer *buffer)
+{
+    smp_named *named = find_named(low, buffer->name, stack);
+    uint64_t bytes = smp_round_up(buffer->bytes, SMP_ALIGN_BYTES);
+
+    if (named->buffer == SMP_NO_BUFFER) {
+        named->buffer = smp_build_buffer(&low->build, buffer);
+    } else if (low->build.program->buffers[named->buffer].bytes < bytes) {
+        low->build.program->buffers[named->buffer].bytes = bytes;
+    }
+    return named->buffer;
+}
+
+uint16_t smp_lower_scratch(smp_lowering *low, const char *name, smp_buffer_kind kind,
+                           uint64_t bytes)
+{
+    return named_buffer(
+        low, UINT32_MAX,
+        &(smp_buffer){ .name = name, .kind = kind, .scope = SMP_SCOPE_INSTANCE,
+                       .bytes = bytes });
+}
+
+uint16_t smp_lower_kept(smp_lowering *low, uint32_t stack, const char *name, uint64_t bytes)
+{
+    const smp_stack *s = &low->stacks[stack];
+
+    return named_buffer(low, stack,
+                        &(smp_buffer){ .name = name,
+                                       .kind = SMP_KIND_ACTIVATION,
+                                       .index = SMP_INDEX_LAYER,
+                                       .scope = SMP_SCOPE_MICROBATCH,
+                                       .first = s->first,
+                                       .entries = s->last - s->first + 1,
+                                       .bytes = bytes });
+}
+
+/* ---- what the settings decide ---- */
+
+static smp_dtype dtype_of(smp_precision precision)
+{
+    switch (precision) {
+    case SMP_PRECISION_BF16:
+        return SMP_BF16;
+    case SMP_PRECISION_FP16:
+        return SMP_F16;
+    case SMP_PRECISION_FP32:
+        break;
+    }
+    return SMP_F32;
+}
+
+static void decide_ranks(smp_lowering *low)
+{
+    smp_coords coords;
+
+    smp_mesh_coords(low->mesh, low->rank, &coords);
+    low->tensor = smp_mesh_degree(low->mesh, SMP_AXIS_TENSOR);
+    low->tensor_rank = coords.axis[SMP_AXIS_TENSOR];
+    low->shard_group = smp_mesh_group_size(low->mesh, SMP_GROUP_SHARD);
+    low->replicas = smp_mesh_group_size(low->mesh, SMP_GROUP_DENSE_REPLICA);
+    low->shard = 1;
+    if (low->set->sharding != SMP_SHARDING_NONE) {
+        low->shard = low->shard_group;
+        low->shard_rank = smp_mesh_group_rank(low->mesh, SMP_GROUP_SHARD, low->rank);
+    }
+}
+
+static void decide_sizes(smp_lowering *low)
+{
+    low->compute = dtype_of(low->set->precision);
+    low->master = dtype_of(low->set->master);
+    low->reduce = dtype_of(low->set->reduce_dtype);
+    low->casts = low->compute != low->master;
+    low->batch = low->set->micro_batch;
+    low->seq = low->job->batch.seq_len;
+    low->tokens = smp_mul(low->batch, low->seq);
+    low->sequence = low->set->sequence_parallel && low->tensor > 1;
+    low->rows = low->sequence ? low->tokens / low->tensor : low->tokens;
+    low->hidden = low->model->hidden;
+    low->local_vocab = smp_local_vocab(low->model->vocab, low->tensor);
+    low->n_chunk = low->set->loss_chunks ? low->set->loss_chunks : 1;
+    if (low->n_chunk > low->rows) {
+        low->n_chunk = (uint32_t)low->rows;
+    }
+    /* Chunks are of equal size but for the last, which is not empty. */
+    low->n_chunk =
+        (uint32_t)smp_ceil_div(low->rows, smp_ceil_div(low->rows, low->n_chunk));
+}
+
+static void decide_gradients(smp_lowering *low)
+{
+    bool many = low->job->micro_batches > 1;
+    bool full = low->set->sharding == SMP_SHARDING_FULL;
+
+    low->once = !many || low->set->accumulation == SMP_ACCUMULATION_LAST;
+    if (!full || (low->shard == 1 && low->reduce == low->master)) {
+        low->home = SMP_HOME_WHOLE;
+        low->accumulates = low->shard > 1 && !low->once;
+        low->n_write = many && !low->accumulates ? 2 : 1;
+    } else if (low->once && many) {
+        low->home = SMP_HOME_LAYER;
+        low->accumulates = true;
+        low->n_write = 2;
+    } else {
+        low->home = SMP_HOME_RING;
+        low->accumulates = true;
+        low->n_write = 1;
+    }
+}
+
+static void decide_gathers(smp_lowering *low)
+{
+    low->gathers = low->set->sharding == SMP_SHARDING_FULL && (low->shard > 1 || low->casts);
+    low->keeps_gathered = low->gathers && !low->set->reshard_after_forward;
+    low->orders_forward = low->gathers && !low->set->forward_prefetch;
+    low->orders_backward = low->gathers && !low->keeps_gathered
+                           && low->set->prefetch != SMP_PREFETCH_BACKWARD_PRE;
+    low->orders_reduce = low->orders_backward && low->set->prefetch == SMP_PREFETCH_NONE;
+    low->slots = low->orders_forward && low->orders_backward ? 1 : 2;
+    low->prefetch_token = SMP_NO_BUFFER;
+    if (low->orders_forward || low->orders_backward) {
+        low->prefetch_token =
+            smp_build_buffer(&low->build, &(smp_buffer){ .name = "prefetch",
+                                                         .kind = SMP_KIND_TOKEN,
+                                                         .space = SMP_SPACE_TOKEN,
+                                                         .bytes = 1 });
+    }
+}
+
+static void decide_checkpointing(smp_lowering *low)
+{
+    uint32_t n = low->model->n_layer, horizon = low->set->activation_loading_horizon;
+
+    if (low->set->checkpointing == SMP_CHECKPOINTING_FIRST) {
+        low->checkpointed =
+            low->set->checkpointing_layers < n ? low->set->checkpointing_layers : n;
+    } else if (low->set->checkpointing != SMP_CHECKPOINTING_NONE) {
+        low->checkpointed = n;
+    }
+    if (!low->set->offload || low->checkpointed == 0) {
+        return;
+    }
+    if (!low->set->sm_activation_offloading) {
+        low->offloaded = low->stored = low->checkpointed;
+    } else if (horizon < low->checkpointed) {
+        low->offloaded = low->checkpointed;
+        low->stored = low->checkpointed - horizon;
+    }
+}
+
+/* ---- communicators ---- */
+
+static uint8_t add_comm(smp_lowering *low, const smp_class *klass, const char *name,
+                        smp_group group, bool used)
+{
+    smp_comm comm = { .name = name, .group = group };
+
+    comm.ranks = smp_mesh_group_size(low->mesh, group);
+    if (!used || comm.ranks < 2) {
+        return SMP_NO_COMM;
+    }
+    smp_mesh_placement(low->mesh, group, low->rank, &comm.placement);
+    comm.meeting = klass ? klass->meeting[group] : 0;
+    return smp_build_comm(&low->build, &comm);
+}
+
+/* Ranks of the tensor group that hold the same key-value heads: consecutive ones. */
+static uint8_t add_kv_comm(smp_lowering *low)
+{
+    smp_comm comm;
+    uint32_t kv = low->model->kinds[0].attention.kv_heads;
+
+    if (low->tensor_comm == SMP_NO_COMM || kv >= low->tensor) {
+        return SMP_NO_COMM;
+    }
+    comm = low->build.program->comms[low->tensor_comm];
+    comm.name = "tensor_kv";
+    comm.ranks = comm.placement.ranks = low->tensor / kv;
+    comm.placement.nodes =
+        (uint32_t)smp_ceil_div(comm.ranks, comm.placement.most_per_node);
+    if (comm.placement.most_per_node > comm.ranks) {
+        comm.placement.most_per_node = comm.ranks;
+    }
+    if (comm.placement.least_per_node > comm.placement.most_per_node) {
+        comm.placement.least_per_node = comm.placement.most_per_node;
+    }
+    return smp_build_comm(&low->build, &comm);
+}
+
+static void add_comms(smp_lowering *low, const smp_class *klass)
+{
+    bool unshard = low->shard > 1
+                   && (low->gathers || low->set->sharding == SMP_SHARDING_OPTIMIZER);
+
+    low->unshard_comm = add_comm(low, klass, "unshard", SMP_GROUP_SHARD, unshard);
+    low->reduce_comm = add_comm(low, klass, "reduce", SMP_GROUP_SHARD, true);
+    low->replicate_comm = add_comm(low, klass, "replicate", SMP_GROUP_DENSE_REPLICA, true);
+    low->tensor_comm = add_comm(low, klass, "tensor", SMP_GROUP_TENSOR, true);
+    low->kv_comm = add_kv_comm(low);
+    low->world_comm = add_comm(low, klass, "world", SMP_GROUP_WORLD, true);
+}
+
+/* ---- buffers of the whole program ---- */
+
+static uint16_t plain_buffer(smp_lowering *low, const char *name, smp_buffer_kind kind,
+                             smp_scope scope, uint64_t bytes)
+{
+    return smp_build_buffer(&low->build, &(smp_buffer){ .name = name, .kind = kind,
+                                                        .scope = scope, .bytes = bytes });
+}
+
+/* Inputs of the layers: a ring where they are offloaded, a stack for the others and for the
+ * input of the final norm. */
+static void add_inputs(smp_lowering *low, uint64_t bytes)
+{
+    uint32_t n = low->model->n_layer, k = low->offloaded;
+    uint32_t in_ring = k == n ? n + 1 : k;
+    uint32_t want =
+        low->set->sm_activation_offloading ? low->set->activation_loading_horizon + 2 : 2;
+    smp_buffer x = { .name = "x", .kind = SMP_KIND_ACTIVATION, .index = SMP_INDEX_LAYER,
+                     .scope = SMP_SCOPE_MICROBATCH, .bytes = bytes };
+
+    low->x = low->x_ring = low->host = low->load_token = SMP_NO_BUFFER;
+    if (k < n) {
+        x.first = k;
+        x.entries = n + 1 - k;
+        low->x = smp_build_buffer(&low->build, &x);
+    }
+    if (k == 0) {
+        return;
+    }
+    x.name = "x.ring";
+    x.first = 0;
+    x.entries = 1;
+    x.slots = want < in_ring ? want : in_ring;
+    low->x_ring = smp_build_buffer(&low->build, &x);
+    x.name = "x.host";
+    x.space = SMP_SPACE_HOST;
+    x.entries = low->stored;
+    x.slots = 0;
+    low->host = smp_build_buffer(&low->build, &x);
+    if (low->set->sm_activation_offloading) {
+        low->load_token = smp_build_buffer(
+            &low->build, &(smp_buffer){ .name = "load", .kind = SMP_KIND_TOKEN,
+                                        .space = SMP_SPACE_TOKEN, .index = SMP_INDEX_LAYER,
+                                        .slots = low->set->activation_loading_horizon,
+                                        .bytes = 1 });
+    }
+}
+
+static void add_buffers(smp_lowering *low)
+{
+    uint64_t e = smp_dtype_bytes(low->compute);
+    uint64_t elems = smp_mul(low->rows, low->hidden), bytes = smp_mul(elems, e);
+    uint64_t ids = smp_mul(smp_mul(low->tokens, low->job->micro_batches), 4);
+
+    low->scalars = plain_buffer(low, "scalars", SMP_KIND_SCALAR, SMP_SCOPE_STEP, 256);
+    low->ids = plain_buffer(low, "ids", SMP_KIND_SCALAR, SMP_SCOPE_STEP, ids);
+    low->targets = plain_buffer(low, "targets", SMP_KIND_SCALAR, SMP_SCOPE_STEP, ids);
+    low->d = plain_buffer(low, "d", SMP_KIND_WORKSPACE, SMP_SCOPE_MICROBATCH, bytes);
+    if (low->model->embedding_dropout > 0) {
+        low->embed_mask = plain_buffer(low, "embed.mask", SMP_KIND_ACTIVATION,
+                                       SMP_SCOPE_MICROBATCH, elems);
+    }
+    add_inputs(low, bytes);
+}
+
+/* ---- variants and stacks ---- */
+
+static smp_variant variant_of(const smp_lowering *low, uint32_t layer)
+{
+    uint32_t k = low->offloaded;
+    smp_variant v = { .block = smp_model_block(low->model, layer),
+                      .mode = SMP_CHECKPOINTING_NONE,
+                      .offloaded = layer < k };
+
+    if (layer < low->checkpointed) {
+        v.mode = low->set->checkpointing == SMP_CHECKPOINTING_FIRST ? SMP_CHECKPOINTING_FULL
+                                                                    : low->set->checkpointing;
+    }
+    v.input = layer < k ? low->x_ring : low->x;
+    v.output = layer + 1 < k || k == low->model->n_layer ? low->x_ring : low->x;
+    return v;
+}
+
+static bool same_variant(const smp_variant *a, const smp_variant *b)
+{
+    return a->block == b->block && a->mode == b->mode && a->input == b->input
+           && a->output == b->output && a->offloaded == b->offloaded;
+}
+
+static smp_status add_variants(smp_lowering *low)
+{
+    smp_arena *arena = low->build.program->arena;
+    uint32_t n = low->model->n_layer;
+
+    low->variant_of_layer = SMP_ARENA_ARRAY(arena, n, uint8_t);
+    low->variants = SMP_ARENA_ARRAY(arena, UINT8_MAX, smp_variant);
+    for (uint32_t layer = 0; layer < n; layer++) {
+        smp_variant v = variant_of(low, layer);
+        uint32_t i = 0;
+
+        while (i < low->n_variant && !same_variant(&low->variants[i], &v)) {
+            i++;
+        }
+        if (i == UINT8_MAX) {
+            return smp_fail(low->errors, SMP_INPUT, NULL,
+                            "%s: more than %d kinds of layers cannot be lowered",
+                            low->model->name, UINT8_MAX);
+        }
+        if (i == low->n_variant) {
+            v.first = layer;
+            low->variants[low->n_variant++] = v;
+        }
+        low->variants[i].last = layer;
+        low->variant_of_layer[layer] = (uint8_t)i;
+    }
+    return SMP_OK;
+}
+
+/* Variants come in the order of their first layers; those that overlap form one stack. */
+static void add_stacks(smp_lowering *low)
+{
+    smp_arena *arena = low->build.program->arena;
+
+    low->stacks = SMP_ARENA_ARRAY(arena, low->n_variant, smp_stack);
+    for (uint32_t i = 0; i < low->n_variant; i++) {
+        smp_variant *v = &low->variants[i];
+        smp_stack *s = low->n_stack ? &low->stacks[low->n_stack - 1] : NULL;
+
+        if (!s || v->first > s->last) {
+            s = &low->stacks[low->n_stack];
+            s->first = v->first;
+            s->last = v->last;
+            s->suffix = low->n_stack ? smp_arena_printf(arena, ".%u", low->n_stack) : "";
+            low->n_stack++;
+        }
+        s->last = v->last > s->last ? v->last : s->last;
+        v->stack = low->n_stack - 1;
+    }
+}
+
+/* ---- units ---- */
+
+static void add_layouts(smp_lowering *low)
+{
+    for (uint32_t i = 0; i < low->n_variant; i++) {
+        smp_variant *v = &low->variants[i];
+        smp_stack *s = &low->stacks[v->stack];
+
+        smp_unit_layout(low->model, v->block, low->tensor, low->shard, low->shard_rank,
+                        &v->home.layout);
+        v->home.unit = smp_build_unit(&low->build, &v->home.layout);
+        if (v->home.layout.shard_elems > s->home.layout.shard_elems) {
+            s->home.layout = v->home.layout;
+        }
+    }
+    smp_unit_layout(low->model, NULL, low->tensor, low->shard, low->shard_rank,
+                    &low->root.layout);
+    low->root.unit = smp_build_unit(&low->build, &low->root.layout);
+}
+
+/* The buffers of its stack, with the variant's own layout. */
+static void take_home(smp_variant *v, const smp_stack *stack)
+{
+    smp_unit layout = v->home.layout;
+    uint16_t unit = v->home.unit;
+
+    v->home = stack->home;
+    v->home.layout = layout;
+    v->home.unit = unit;
+    v->home.master_first = v->home.master == v->home.weights ? layout.own_first : 0;
+    v->home.grad_first = v->home.shard_grads == v->home.grads ? layout.own_first : 0;
+}
+
+static void add_units(smp_lowering *low)
+{
+    uint64_t largest = 0;
+
+    low->ring = low->ring_grads = low->ring_reduced = SMP_NO_BUFFER;
+    for (uint32_t i = 0; i < low->n_stack; i++) {
+        uint64_t n = low->stacks[i].home.layout.shard_elems;
+
+        largest = n > largest ? n : largest;
+    }
+    smp_lower_rings(low, largest);
+    for (uint32_t i = 0; i < low->n_stack; i++) {
+        smp_lower_home(low, &low->stacks[i].home, &low->stacks[i]);
+    }
+    smp_lower_home(low, &low->root, NULL);
+    for (uint32_t i = 0; i < low->n_variant; i++) {
+        take_home(&low->variants[i], &low->stacks[low->variants[i].stack]);
+    }
+}
+
+/* ---- segments that belong to no unit ---- */
+
+static void add_copy(smp_lowering *low, uint16_t *segment_p, smp_op op, smp_stream stream)
+{
+    bool store = op == SMP_OP_STORE;
+    uint64_t elems = smp_mul(low->rows, low->hidden);
+    uint64_t bytes = smp_mul(elems, smp_dtype_bytes(low->compute));
+    smp_ref device = smp_whole(low->x_ring, bytes), host = smp_whole(low->host, bytes);
+    smp_task task = { .name = store ? "store" : "load",
+                      .op = (uint16_t)op,
+                      .stream = (uint8_t)stream,
+                      .phase = store ? SMP_PHASE_FORWARD : SMP_PHASE_BACKWARD,
+                      .dtype = (uint8_t)low->compute,
+                      .dtype2 = (uint8_t)low->compute,
+                      .comm = SMP_NO_COMM,
+                      .dims = { elems } };
+
+    *segment_p = smp_build_segment(&low->build, task.name);
+    smp_build_task(&low->build, &task,
+                   (smp_access[]){ smp_reads(store ? device : host),
+                                   smp_writes(store ? host : device) },
+                   2);
+    if (!store && low->load_token != SMP_NO_BUFFER) {
+        smp_build_extend(&low->build, smp_token(low->load_token));
+    }
+}
+
+static void add_other_segments(smp_lowering *low)
+{
+    smp_task zero = { .name = "zero", .op = SMP_OP_FILL, .stream = SMP_STREAM_COMPUTE,
+                      .phase = SMP_PHASE_FORWARD, .dtype = SMP_F32, .dtype2 = SMP_F32,
+                      .comm = SMP_NO_COMM, .dims = { 4 } };
+    bool ahead = low->set->sm_activation_offloading;
+
+    low->begin = smp_build_segment(&low->build, "begin");
+    smp_build_task(&low->build, &zero,
+                   (smp_access[]){ smp_writes((smp_ref){ low->scalars, 0, 0, 16 }) }, 1);
+    if (low->offloaded > 0) {
+        add_copy(low, &low->store, SMP_OP_STORE,
+                 ahead ? SMP_STREAM_OFFLOAD : SMP_STREAM_COMPUTE);
+        add_copy(low, &low->load, SMP_OP_LOAD, ahead ? SMP_STREAM_LOAD : SMP_STREAM_COMPUTE);
+    }
+    smp_lower_norm(low);
+}
+
+static void add_segments(smp_lowering *low)
+{
+    add_other_segments(low);
+    smp_lower_ends(low);
+    for (uint32_t i = 0; i < low->n_variant; i++) {
+        smp_lower_block(low, &low->variants[i]);
+        smp_lower_unit(low, &low->variants[i].home, &low->variants[i].segments);
+    }
+    smp_lower_unit(low, &low->root, &low->root_segments);
+}
+
+/* ---- host order ---- */
+
+static void issue(smp_lowering *low, uint16_t segment, uint32_t layer, uint64_t micro_batch,
+                  uint64_t turn)
+{
+    if (segment != SMP_NO_SEGMENT && low->build.program->segments[segment].n_task > 0) {
+        smp_build_instance(&low->build, segment, layer, (uint32_t)micro_batch,
+                           (uint32_t)turn);
+    }
+}
+
+static const smp_segments *segments_of(const smp_lowering *low, uint32_t layer)
+{
+    return &low->variants[low->variant_of_layer[layer]].segments;
+}
+
+/* Each block is visited twice a micro-batch: up, then down. */
+static uint64_t turn_up(const smp_lowering *low, uint64_t mb, uint32_t layer)
+{
+    return mb * 2 * low->model->n_layer + layer;
+}
+
+static uint64_t turn_down(const smp_lowering *low, uint64_t mb, uint32_t layer)
+{
+    return (mb + 1) * 2 * low->model->n_layer - 1 - layer;
+}
+
+static void gather_up(smp_lowering *low, uint64_t mb, uint32_t layer)
+{
+    if (layer < low->model->n_layer && !(low->keeps_gathered && low->once && mb > 0)) {
+        issue(low, segments_of(low, layer)->gather[0], layer, mb, turn_up(low, mb, layer));
+    }
+}
+
+/* `layer` counts down and may have passed 0. */
+static void gather_down(smp_lowering *low, uint64_t mb, uint32_t layer)
+{
+    if (layer < low->model->n_layer) {
+        issue(low, segments_of(low, layer)->gather[1], layer, mb, turn_down(low, mb, layer));
+    }
+}
+
+static void reduce(smp_lowering *low, const smp_segments *segments, uint32_t layer,
+                   uint64_t mb, uint64_t turn)
+{
+    bool last = mb + 1 == low->job->micro_batches;
+    int second = low->accumulates ? mb > 0 && !low->once : last;
+
+    if (last || !low->once) {
+        issue(low, segments->reduce[second], layer, mb, turn);
+    }
+}
+
+static void order_forward(smp_lowering *low, uint64_t mb)
+{
+    bool ahead = low->set->sm_activation_offloading;
+
+    if (!(low->keeps_gathered && low->once && mb > 0)) {
+        issue(low, low->root_segments.gather[0], 0, mb, 0);
+    }
+    gather_up(low, mb, 0);
+    issue(low, low->embed, 0, mb, 0);
+    for (uint32_t i = 0; i < low->model->n_layer; i++) {
+        if (!low->orders_forward) {
+            gather_up(low, mb, i + 1);
+        }
+        if (i < low->stored && ahead) {
+            issue(low, low->store, i, mb, 0); /* beside the forward that reads it too */
+        }
+        issue(low, segments_of(low, i)->forward, i, mb, turn_up(low, mb, i));
+        if (low->orders_forward) {
+            gather_up(low, mb, i + 1);
+        }
+        if (i < low->stored && !ahead) {
+            issue(low, low->store, i, mb, 0);
+        }
+    }
+}
+
+static void order_backward(smp_lowering *low, uint64_t mb)
+{
+    int add = mb > 0 && low->n_write > 1;
+    bool ahead = low->set->sm_activation_offloading;
+    uint32_t horizon = low->set->activation_loading_horizon;
+
+    for (uint32_t i = low->model->n_layer; i-- > 0;) {
+        uint64_t turn = turn_down(low, mb, i);
+
+        if (!low->orders_backward) {
+            gather_down(low, mb, i - 1);
+        }
+        if (i < low->stored && !ahead) {
+            issue(low, low->load, i, mb, 0);
+        }
+        issue(low, segments_of(low, i)->backward[add], i, mb, turn);
+        if (i < low->offloaded && ahead && i >= horizon) {
+            issue(low, low->load, i - horizon, mb, 0);
+        }
+        if (low->orders_backward && !low->orders_reduce) {
+            gather_down(low, mb, i - 1);
+        }
+        reduce(low, segments_of(low, i), i, mb, turn);
+        if (low->orders_reduce) {
+            gather_down(low, mb, i - 1);
+        }
+    }
+    issue(low, low->embed_grad[add], 0, mb, 0);
+    reduce(low, &low->root_segments, 0, mb, 0);
+}
+
+static void order_update(smp_lowering *low)
+{
+    uint64_t mb = low->job->micro_batches - 1;
+    uint32_t n = low->model->n_layer;
+
+    /* In the order in which backward has finished the gradients. */
+    for (uint32_t i = n; i-- > 0;) {
+        issue(low, segments_of(low, i)->squares, i, mb, 0);
+    }
+    issue(low, low->root_segments.squares, 0, mb, 0);
+    issue(low, low->norm, 0, mb, 0);
+    issue(low, low->root_segments.update, 0, mb, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        issue(low, segments_of(low, i)->update, i, mb, 0);
+    }
+}
+
+static void add_order(smp_lowering *low)
+{
+    uint32_t last = low->model->n_layer - 1;
+
+    issue(low, low->begin, 0, 0, 0);
+    for (uint64_t mb = 0; mb < low->job->micro_batches; mb++) {
+        int add = mb > 0 && low->n_write > 1;
+
+        order_forward(low, mb);
+        if (!low->orders_backward) {
+            gather_down(low, mb, last);
+        }
+        for (uint32_t c = 0; c < low->n_chunk; c++) {
+            issue(low, low->heads[add][c], last, mb, 0);
+        }
+        if (low->orders_backward) {
+            gather_down(low, mb, last);
+        }
+        order_backward(low, mb);
+    }
+    order_update(low);
+}
+
+/* ---- one rank, all classes ---- */
+
+static smp_status check_model(const smp_job *job, smp_errors *errors)
+{
+    const smp_model *model = job->model;
+
+    if (model->position == SMP_POSITION_ALIBI) {
+        return smp_fail(errors, SMP_INPUT, NULL, "%s: ALiBi positions cannot be lowered yet",
+                        model->name);
+    }
+    if (job->settings.context_parallel_degree > 1) {
+        return smp_fail(errors, SMP_INPUT, NULL,
+                        "context_parallel_degree %u: context parallelism cannot be lowered "
+                        "yet; legal here: 1",
+                        job->settings.context_parallel_degree);
+    }
+    if (job->micro_batches > UINT32_MAX / (2 * model->n_layer)) {
+        return smp_fail(errors, SMP_INPUT, NULL,
+                        "%llu micro-batches of %u layers: a step has at most %u visits of "
+                        "layers",
+                        (unsigned long long)job->micro_batches, model->n_layer, UINT32_MAX);
+    }
+    return SMP_OK;
+}
+
+smp_status smp_lower_rank(const smp_job *job, const smp_mesh *mesh, uint32_t rank,
+                          const smp_class *klass, smp_arena *arena, smp_errors *errors,
+                          smp_program **program_p)
+{
+    smp_lowering low = { .job = job, .model = job->model, .set = &job->settings,
+                         .mesh = mesh, .errors = errors, .rank = rank };
+    smp_status status;
+
+    smp_build_init(&low.build, arena);
+    low.build.program->representative = rank;
+    low.build.program->count = klass ? klass->count : 1;
+    low.build.program->micro_batches = job->micro_batches;
+    decide_ranks(&low);
+    decide_sizes(&low);
+    decide_gradients(&low);
+    decide_gathers(&low);
+    decide_checkpointing(&low);
+    add_comms(&low, klass);
+    add_buffers(&low);
+    status = add_variants(&low);
+    if (status == SMP_OK) {
+        add_stacks(&low);
+        add_layouts(&low);
+        add_units(&low);
+        add_segments(&low);
+        add_order(&low);
+    }
+    smp_build_finish(&low.build);
+    free(low.named);
+    if (status == SMP_OK) {
+        *program_p = low.build.program;
+    }
+    return status;
+}
+
+/* The elements that the shard ranks hold of a unit: all `shard_elems`, then at most one that
+ * holds less, then none.  Adds to each rank's colour how often its part shrank from that of
+ * the rank before, so that ranks are alike when they are in every unit; false: all are. */
+static bool add_colours(const smp_unit *unit, uint32_t degree, uint32_t *colour_of_shard)
+{
+    uint64_t before = unit->shard_elems;
+    uint32_t cuts = 0;
+
+    for (uint32_t r = 0; r < degree; r++) {
+        uint64_t first = smp_mul(r, unit->shard_elems);
+        uint64_t left = first < unit->elems ? unit->elems - first : 0;
+        uint64_t own = left < unit->shard_elems ? left : unit->shard_elems;
+
+        cuts += own < before;
+        before = own;
+        colour_of_shard[r] += cuts;
+    }
+    return cuts > 0;
+}
+
+/* Colours of the ranks by the sizes of their shards; NULL: all are alike. */
+static uint32_t *shard_colours(const smp_job *job, const smp_mesh *mesh)
+{
+    uint32_t world = smp_mesh_world(mesh), tensor = smp_mesh_degree(mesh, SMP_AXIS_TENSOR);
+    uint32_t degree = smp_mesh_group_size(mesh, SMP_GROUP_SHARD);
+    uint32_t *of_shard, *of_rank = NULL;
+    bool uneven = false;
+
+    if (job->settings.sharding == SMP_SHARDING_NONE || degree == 1) {
+        return NULL;
+    }
+    of_shard = smp_heap_alloc(degree, sizeof *of_shard);
+    for (uint32_t k = 0; k <= job->model->n_kind; k++) {
+        const smp_block *block = k < job->model->n_kind ? &job->model->kinds[k] : NULL;
+        smp_unit unit;
+
+        smp_unit_layout(job->model, block, tensor, degree, 0, &unit);
+        uneven |= add_colours(&unit, degree, of_shard);
+    }
+    if (uneven) {
+        of_rank = smp_heap_alloc(world, sizeof *of_rank);
+        for (uint32_t rank = 0; rank < world; rank++) {
+            of_rank[rank] = of_shard[smp_mesh_group_rank(mesh, SMP_GROUP_SHARD, rank)];
+        }
+    }
+    free(of_shard);
+    return of_rank;
+}
+
+static void sum_flops(smp_step *step)
+{
+    for (uint32_t c = 0; c < step->n_program; c++) {
+        const smp_program *p = step->programs[c];
+        double *segment = smp_heap_alloc(p->n_segment, sizeof *segment), sum = 0;
+
+        for (uint32_t s = 0; s < p->n_segment; s++) {
+            for (uint32_t t = 0; t < p->segments[s].n_task; t++) {
+                segment[s] += (double)smp_task_flops(&p->tasks[p->segments[s].task0 + t]);
+            }
+        }
+        for (uint32_t i = 0; i < p->n_instance; i++) {
+            sum += segment[p->order[i].segment];
+        }
+        step->hardware_flops += sum * p->count;
+        free(segment);
+    }
+}
+
+/* Bytes of parameter, gradient and optimizer state for each parameter, before sharding. */
+static double state_bytes(const smp_settings *set)
+{
+    uint32_t compute = smp_dtype_bytes(dtype_of(set->precision));
+    uint32_t master = smp_dtype_bytes(dtype_of(set->master));
+    uint32_t reduce = smp_dtype_bytes(dtype_of(set->reduce_dtype));
+    uint32_t moments = set->optimizer == SMP_OPTIMIZER_SGD ? master : 2 * master;
+
+    if (set->sharding == SMP_SHARDING_FULL) {
+        return master + master + moments;
+    }
+    return compute + reduce + (set->precision == set->master ? 0 : master) + moments;
+}
+
+static smp_status lower_classes(smp_step *step, const smp_job *job, smp_errors *errors)
+{
+    smp_status status = SMP_OK;
+
+    step->n_program = step->classes->n_class;
+    step->programs = SMP_ARENA_ARRAY(step->arena, step->n_program, smp_program *);
+    for (uint32_t c = 0; c < step->n_program && status == SMP_OK; c++) {
+        const smp_class *klass = &step->classes->classes[c];
+
+        status = smp_lower_rank(job, step->mesh, klass->representative, klass, step->arena,
+                                errors, &step->programs[c]);
+        if (status == SMP_OK) {
+            status = smp_program_plan_memory(step->programs[c], errors);
+        }
+        if (status == SMP_OK) {
+            status = smp_program_derive_waits(step->programs[c], errors);
+        }
+    }
+    return status;
+}
+
+smp_status smp_step_lower(const smp_job *job, smp_errors *errors, smp_step **step_p)
+{
+    smp_arena *arena = NULL;
+    smp_step *step = NULL;
+    uint32_t *colours = NULL;
+    smp_status status = check_model(job, errors);
+
+    if (status != SMP_OK) {
+        return status;
+    }
+    arena = smp_arena_create();
+    step = SMP_ARENA_NEW(arena, smp_step);
+    step->arena = arena;
+    status = smp_mesh_create(job, errors, &step->mesh);
+    if (status == SMP_OK) {
+        colours = shard_colours(job, step->mesh);
+        status = smp_mesh_classes(step->mesh, colours, errors, &step->classes);
+        free(colours);
+    }
+    if (status == SMP_OK) {
+        status = lower_classes(step, job, errors);
+    }
+    if (status != SMP_OK) {
+        smp_step_destroy(step);
+        return status;
+    }
+    step->model_flops = smp_model_flops(job);
+    sum_flops(step);
+    step->state_bytes_per_parameter = state_bytes(&job->settings);
+    *step_p = step;
+    return SMP_OK;
+}
+
+void smp_step_destroy(smp_step *step)
+{
+    if (step) {
+        smp_classes_destroy(step->classes);
+        smp_mesh_destroy(step->mesh);
+        smp_arena_destroy(step->arena);
+    }
+}

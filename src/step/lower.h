@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the lowering share: one context per program, made from a resolved job
+ * for one rank, filled in by lower.c and read by the emitters.
+ *
+ * A variant is a kind of block under one checkpointing mode; its segments are stored once.
+ * Variants whose layers interleave form a stack: they share the buffers that have one entry
+ * a layer, sized for the largest of them.
+ */
+#ifndef SMP_STEP_LOWER_H
+#define SMP_STEP_LOWER_H
+
+#include "step/build.h"
+
+enum { SMP_NO_BUFFER = UINT16_MAX, SMP_NO_SEGMENT = UINT16_MAX, SMP_MAX_NODES = 48 };
+
+/* Where gradients of parameters go while a micro-batch's backward runs. */
+typedef enum smp_grad_home {
+    SMP_HOME_RING,  /* a ring of two, reduced after each backward */
+    SMP_HOME_LAYER, /* one for each unit over the step, reduced after the last micro-batch */
+    SMP_HOME_WHOLE  /* the gradients that the update reads, not sharded or reduced in place */
+} smp_grad_home;
+
+/* The parameters of a unit and where they lie. */
+typedef struct smp_home {
+    uint16_t unit;          /* index in program->units */
+    smp_unit layout;
+    uint16_t weights;       /* whole, in compute precision: forward and backward read it */
+    uint16_t master;        /* shard that the update writes; may be `weights` itself */
+    uint16_t grads;         /* whole gradients in reduce_dtype */
+    uint16_t shard_grads;   /* what the update reads; may be `grads` itself */
+    uint16_t reduced;       /* staging of the reduced gradient, or SMP_NO_BUFFER */
+    uint16_t moment1, moment2;
+    uint64_t master_first, grad_first; /* the rank's part inside master and shard_grads */
+    smp_dtype grad_dtype;   /* of shard_grads */
+} smp_home;
+
+typedef struct smp_segments {
+    uint16_t forward, backward[2];      /* [1]: adds to gradients */
+    uint16_t gather[2];                 /* for forward, for backward */
+    uint16_t reduce[2];                 /* see smp_lowering.accumulates */
+    uint16_t squares, update;
+} smp_segments;
+
+typedef struct smp_stack {
+    uint32_t first, last;   /* layers */
+    const char *suffix;     /* of buffer names: "", ".1", ... */
+    smp_home home;          /* buffers; unit and layout are those of its largest variant */
+} smp_stack;
+
+typedef struct smp_variant {
+    const smp_block *block;
+    smp_checkpointing mode; /* NONE, SELECTIVE_ATTENTION, SELECTIVE_OP or FULL */
+    uint16_t input, output; /* the buffers of its input and of the next layer's input */
+    bool offloaded;
+    uint32_t first, last;   /* hull of its layers */
+    uint32_t stack;
+    smp_home home;
+    smp_segments segments;
+} smp_variant;
+
+/* A buffer found by its name; `stack` says whose, or that it is scratch. */
+typedef struct smp_named { const char *name; uint32_t stack; uint16_t buffer; } smp_named;
+
+typedef struct smp_lowering {
+    const smp_job *job;
+    const smp_model *model;
+    const smp_settings *set;
+    const smp_mesh *mesh;
+    smp_errors *errors;
+    smp_build build;
+    uint32_t rank;
+    /* degrees and this rank's positions */
+    uint32_t tensor, tensor_rank;
+    uint32_t shard, shard_rank; /* that parameters are split by: 1 with sharding none */
+    uint32_t shard_group, replicas; /* that gradients are reduced over */
+    bool sequence;          /* sequence parallel, and tensor > 1 */
+    uint8_t unshard_comm, reduce_comm, replicate_comm, tensor_comm, kv_comm, world_comm;
+    smp_dtype compute, master, reduce;
+    uint64_t batch, seq, tokens; /* of a micro-batch on this data rank */
+    uint64_t rows;          /* tokens / tensor under sequence parallelism */
+    uint64_t hidden, local_vocab;
+    bool casts;             /* master is not in compute precision */
+    bool gathers;           /* parameters are gathered or cast before use */
+    bool keeps_gathered;    /* from forward to backward: no ring */
+    bool once;              /* gradients are reduced once a step */
+    smp_grad_home home;
+    /* Reduced gradients: true: segment reduce[0] writes and [1] adds to the shard's gradient;
+     * false: reduced where they are, and [1] is the reduction of the last micro-batch, which
+     * sums over the tensor group as well. */
+    bool accumulates;
+    int n_write;            /* 2 where later micro-batches add to gradients */
+    uint32_t slots;         /* of the ring of gathered parameters */
+    bool orders_forward, orders_backward; /* gathers wait for the unit before by a token */
+    bool orders_reduce;     /* ... and for its reduction */
+    uint32_t checkpointed;  /* layers 0 .. checkpointed - 1 */
+    uint32_t offloaded;     /* layers 0 .. offloaded - 1 have their inputs in the ring */
+    uint32_t stored;        /* layers 0 .. stored - 1 are stored and loaded */
+    uint32_t n_chunk;       /* of the loss */
+    smp_variant *variants; uint32_t n_variant;
+    smp_stack *stacks; uint32_t n_stack;
+    uint8_t *variant_of_layer;
+    smp_home root;
+    smp_segments root_segments;
+    /* segments */
+    uint16_t begin, embed, *heads[2], embed_grad[2], norm, store, load;
+    /* buffers */
+    uint16_t x_ring, x, host, d, ids, targets, scalars, embed_mask;
+    uint16_t ring, ring_grads, ring_reduced, prefetch_token, load_token;
+    smp_named *named; uint32_t n_named, cap_named;
+} smp_lowering;
+
+/* Scratch of a segment: one buffer for each name, as large as its largest use. */
+uint16_t smp_lower_scratch(smp_lowering *low, const char *name, smp_buffer_kind kind,
+                           uint64_t bytes);
+/* A tensor that forward leaves for backward: one entry a layer of the stack. */
+uint16_t smp_lower_kept(smp_lowering *low, uint32_t stack, const char *name, uint64_t bytes);
+smp_ref smp_whole(uint16_t buffer, uint64_t bytes);
+smp_access smp_token(uint16_t buffer);
+/* A parameter in the whole unit, and its gradient; `n` roles that follow each other make one
+ * operand. */
+smp_ref smp_weight(const smp_lowering *low, const smp_home *home, smp_role role, uint32_t n);
+smp_ref smp_weight_grad(const smp_lowering *low, const smp_home *home, smp_role role,
+                        uint32_t n);
+bool smp_has(const smp_home *home, smp_role role);
+
+/* Flat layout of a unit on a tensor rank. `shards` is the degree that it is split by. */
+void smp_unit_layout(const smp_model *model, const smp_block *block, uint32_t tensor,
+                     uint32_t shards, uint32_t shard_rank, smp_unit *unit_p);
+/* Floating point work of the model for one step, all ranks, without recomputation. */
+double smp_model_flops(const smp_job *job);
+
+/* walk.c: forward and backward segments of a variant. */
+void smp_lower_block(smp_lowering *low, smp_variant *variant);
+/* lower_ends.c: embedding, loss chunks, their backward. */
+void smp_lower_ends(smp_lowering *low);
+/* lower_units.c: gather, reduce, squares, update, norm; buffers of a unit. */
+void smp_lower_rings(smp_lowering *low, uint64_t shard_elems);
+void smp_lower_home(smp_lowering *low, smp_home *home, const smp_stack *stack_or_null);
+void smp_lower_unit(smp_lowering *low, const smp_home *home, smp_segments *segments);
+void smp_lower_norm(smp_lowering *low);
+/* The program of one rank, before memory plan and waits. */
+SMP_CHECK smp_status smp_lower_rank(const smp_job *job, const smp_mesh *mesh, uint32_t rank,
+                                    const smp_class *class_or_null, smp_arena *arena,
+                                    smp_errors *errors, smp_program **program_p);
+
+#endif

@@ -1,0 +1,553 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Units of parameters: flat layout, buffers, gather, reduction, norm and update.
+ *
+ * Sharding follows FSDP: the unit is one flat vector, cut into ceil(N / degree) elements a
+ * rank, so the last ranks may hold less (spec 2.1).  Reductions average over data ranks; sums
+ * over the tensor group (parameters of which every tensor rank has a copy but sees only a
+ * part of the tokens or heads) do not.
+ */
+#include "step/lower.h"
+
+#include "base/numeric.h"
+
+#include <string.h>
+
+/* ---- layout ---- */
+
+static uint32_t copies_of(const smp_param *param, const smp_block *block, uint32_t tensor)
+{
+    if (param->split == SMP_SPLIT_NONE) {
+        return tensor;
+    }
+    if (param->split == SMP_SPLIT_KV && block && block->attention.kv_heads < tensor) {
+        return tensor / block->attention.kv_heads;
+    }
+    return 1;
+}
+
+static void lay(const smp_model *model, const smp_block *block, uint32_t tensor,
+                smp_unit *unit, bool split)
+{
+    const smp_param *params = block ? block->params : model->root;
+    uint32_t n = block ? block->n_param : model->n_root;
+
+    for (uint32_t i = 0; i < n; i++) {
+        smp_unit_param *p;
+
+        if ((params[i].split != SMP_SPLIT_NONE) != split) {
+            continue;
+        }
+        p = &unit->params[unit->n_param];
+        p->role = params[i].role;
+        p->param = i;
+        p->offset = unit->elems;
+        p->elems = smp_param_local_elems(model, block, &params[i], tensor);
+        p->copies = copies_of(&params[i], block, tensor);
+        unit->at[p->role] = (int8_t)unit->n_param++;
+        unit->elems = smp_add(unit->elems, p->elems);
+    }
+}
+
+void smp_unit_layout(const smp_model *model, const smp_block *block, uint32_t tensor,
+                     uint32_t shards, uint32_t shard_rank, smp_unit *unit_p)
+{
+    memset(unit_p, 0, sizeof *unit_p);
+    memset(unit_p->at, -1, sizeof unit_p->at);
+    unit_p->name = block ? "block" : "root";
+    unit_p->block = block;
+    lay(model, block, tensor, unit_p, true);
+    unit_p->tail = unit_p->elems;
+    lay(model, block, tensor, unit_p, false);
+    unit_p->shard_elems = smp_ceil_div(unit_p->elems, shards);
+    unit_p->own_first = smp_mul(shard_rank, unit_p->shard_elems);
+    if (unit_p->own_first >= unit_p->elems) {
+        unit_p->own_elems = 0;
+    } else if (unit_p->elems - unit_p->own_first < unit_p->shard_elems) {
+        unit_p->own_elems = unit_p->elems - unit_p->own_first;
+    } else {
+        unit_p->own_elems = unit_p->shard_elems;
+    }
+}
+
+bool smp_has(const smp_home *home, smp_role role)
+{
+    return home->layout.at[role] >= 0;
+}
+
+static smp_ref param_range(const smp_home *home, uint16_t buffer, smp_role role, uint32_t n,
+                           uint32_t elem_bytes)
+{
+    const smp_unit_param *p = &home->layout.params[home->layout.at[role]];
+    uint64_t elems = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        elems += p[i].elems;
+    }
+    return smp_part((smp_ref){ .buffer = buffer }, p->offset, elems, elem_bytes);
+}
+
+smp_ref smp_weight(const smp_lowering *low, const smp_home *home, smp_role role, uint32_t n)
+{
+    return param_range(home, home->weights, role, n, smp_dtype_bytes(low->compute));
+}
+
+smp_ref smp_weight_grad(const smp_lowering *low, const smp_home *home, smp_role role,
+                        uint32_t n)
+{
+    return param_range(home, home->grads, role, n, smp_dtype_bytes(low->reduce));
+}
+
+/* ---- buffers ---- */
+
+static uint16_t ring_buffer(smp_lowering *low, const char *name, smp_buffer_kind kind,
+                            uint32_t slots, uint64_t bytes)
+{
+    return smp_build_buffer(&low->build, &(smp_buffer){ .name = name,
+                                                        .kind = kind,
+                                                        .index = SMP_INDEX_TURN,
+                                                        .scope = SMP_SCOPE_MICROBATCH,
+                                                        .slots = slots,
+                                                        .bytes = bytes });
+}
+
+void smp_lower_rings(smp_lowering *low, uint64_t shard_elems)
+{
+    uint64_t whole = smp_mul(shard_elems, low->shard);
+    uint32_t reduce = smp_dtype_bytes(low->reduce);
+
+    if (low->gathers && !low->keeps_gathered) {
+        low->ring = ring_buffer(low, "gathered", SMP_KIND_UNSHARDED, low->slots,
+                                smp_mul(whole, smp_dtype_bytes(low->compute)));
+    }
+    if (low->home == SMP_HOME_RING) {
+        low->ring_grads =
+            ring_buffer(low, "gradients", SMP_KIND_UNSHARDED, 2, smp_mul(whole, reduce));
+    }
+    if (low->home != SMP_HOME_WHOLE && low->shard > 1
+        && !(low->once && low->reduce == low->master)) {
+        low->ring_reduced =
+            ring_buffer(low, "reduced", SMP_KIND_COMM, 2, smp_mul(shard_elems, reduce));
+    }
+}
+
+/* A buffer of the unit: one entry for each layer of the stack, or one for the root. */
+static uint16_t unit_buffer(smp_lowering *low, const smp_stack *stack, const char *name,
+                            smp_buffer_kind kind, smp_scope scope, uint64_t elems,
+                            smp_dtype dtype)
+{
+    smp_buffer buffer = { .kind = kind,
+                          .scope = scope,
+                          .bytes = smp_mul(elems, smp_dtype_bytes(dtype)) };
+
+    if (stack) {
+        buffer.name = smp_arena_printf(low->build.program->arena, "blocks%s.%s",
+                                       stack->suffix, name);
+        buffer.index = SMP_INDEX_LAYER;
+        buffer.first = stack->first;
+        buffer.entries = stack->last - stack->first + 1;
+    } else {
+        buffer.name = smp_arena_printf(low->build.program->arena, "root.%s", name);
+    }
+    return smp_build_buffer(&low->build, &buffer);
+}
+
+/* sharding=full: shards are what stays; the whole unit is gathered for its use. */
+static void full_home(smp_lowering *low, smp_home *home, const smp_stack *stack,
+                      uint64_t shard, uint64_t whole)
+{
+    smp_scope scope =
+        low->keeps_gathered && low->once ? SMP_SCOPE_STEP : SMP_SCOPE_MICROBATCH;
+
+    home->master = unit_buffer(low, stack, "parameters", SMP_KIND_PARAMETER, SMP_SCOPE_STEP,
+                               shard, low->master);
+    home->weights = home->master;
+    if (low->gathers && stack && !low->keeps_gathered) {
+        home->weights = low->ring;
+    } else if (low->gathers) {
+        home->weights = unit_buffer(low, stack, "gathered", SMP_KIND_UNSHARDED, scope, whole,
+                                    low->compute);
+    }
+    if (low->home == SMP_HOME_WHOLE) {
+        home->grads = unit_buffer(low, stack, "gradients", SMP_KIND_GRADIENT, SMP_SCOPE_STEP,
+                                  whole, low->reduce);
+        home->shard_grads = home->grads;
+        home->grad_dtype = low->reduce;
+        return;
+    }
+    home->grads = low->ring_grads;
+    if (!stack || low->home == SMP_HOME_LAYER) {
+        home->grads = unit_buffer(low, stack, "whole_gradients", SMP_KIND_UNSHARDED,
+                                  low->home == SMP_HOME_LAYER ? SMP_SCOPE_STEP
+                                                              : SMP_SCOPE_MICROBATCH,
+                                  whole, low->reduce);
+    }
+    home->shard_grads = unit_buffer(low, stack, "gradients", SMP_KIND_GRADIENT,
+                                    SMP_SCOPE_STEP, shard, low->master);
+    home->grad_dtype = low->master;
+    if (low->ring_reduced != SMP_NO_BUFFER) {
+        home->reduced = stack ? low->ring_reduced
+                              : unit_buffer(low, NULL, "reduced", SMP_KIND_COMM,
+                                            SMP_SCOPE_MICROBATCH, shard, low->reduce);
+    }
+}
+
+/* sharding=optimizer and none: parameters and gradients whole. */
+static void whole_home(smp_lowering *low, smp_home *home, const smp_stack *stack,
+                       uint64_t shard, uint64_t whole)
+{
+    home->weights = unit_buffer(low, stack, "parameters", SMP_KIND_PARAMETER, SMP_SCOPE_STEP,
+                                whole, low->compute);
+    home->master = home->weights;
+    home->master_first = home->layout.own_first;
+    if (low->casts) {
+        home->master = unit_buffer(low, stack, "master", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP,
+                                   shard, low->master);
+        home->master_first = 0;
+    }
+    home->grads = unit_buffer(low, stack, "gradients", SMP_KIND_GRADIENT, SMP_SCOPE_STEP,
+                              whole, low->reduce);
+    home->shard_grads = home->grads;
+    home->grad_first = home->layout.own_first;
+    home->grad_dtype = low->reduce;
+    if (low->accumulates) {
+        home->shard_grads = unit_buffer(low, stack, "reduced", SMP_KIND_GRADIENT,
+                                        SMP_SCOPE_STEP, shard, low->master);
+        home->grad_first = 0;
+        home->grad_dtype = low->master;
+    }
+}
+
+void smp_lower_home(smp_lowering *low, smp_home *home, const smp_stack *stack)
+{
+    uint64_t shard = home->layout.shard_elems, whole = smp_mul(shard, low->shard);
+
+    home->reduced = home->moment2 = SMP_NO_BUFFER;
+    if (low->set->sharding == SMP_SHARDING_FULL) {
+        full_home(low, home, stack, shard, whole);
+    } else {
+        whole_home(low, home, stack, shard, whole);
+    }
+    if (low->set->optimizer == SMP_OPTIMIZER_SGD) {
+        home->moment1 = unit_buffer(low, stack, "momentum", SMP_KIND_OPTIMIZER,
+                                    SMP_SCOPE_STEP, shard, low->master);
+        return;
+    }
+    home->moment1 = unit_buffer(low, stack, "m", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP, shard,
+                                low->master);
+    home->moment2 = unit_buffer(low, stack, "v", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP, shard,
+                                low->master);
+}
+
+/* ---- segments ---- */
+
+static smp_task plain_task(const char *name, smp_op op, smp_stream stream, smp_phase phase,
+                           smp_dtype dtype, smp_dtype dtype2, uint64_t elems)
+{
+    return (smp_task){ .name = name,
+                       .op = (uint16_t)op,
+                       .stream = (uint8_t)stream,
+                       .phase = (uint8_t)phase,
+                       .dtype = (uint8_t)dtype,
+                       .dtype2 = (uint8_t)dtype2,
+                       .comm = SMP_NO_COMM,
+                       .dims = { elems } };
+}
+
+/* Elements `first` .. of a buffer of the unit. */
+static smp_ref elems_of(uint16_t buffer, uint64_t first, uint64_t n, smp_dtype dtype)
+{
+    return smp_part((smp_ref){ .buffer = buffer }, first, n, smp_dtype_bytes(dtype));
+}
+
+static smp_ref own_of(const smp_home *home, uint16_t buffer, uint64_t first, smp_dtype dtype)
+{
+    return elems_of(buffer, first, home->layout.own_elems, dtype);
+}
+
+/* All-gather in place, or from the master shard where no cast puts it in place. */
+static void add_gather(smp_lowering *low, const smp_home *home, smp_phase phase, bool shard)
+{
+    uint64_t n = home->layout.shard_elems, whole = smp_mul(n, low->shard);
+    smp_task task = plain_task("gather", SMP_OP_ALL_GATHER, SMP_STREAM_UNSHARD, phase,
+                               low->compute, low->compute, whole);
+    smp_ref own = shard ? elems_of(home->master, 0, n, low->master)
+                        : elems_of(home->weights, home->layout.own_first, n, low->compute);
+
+    task.comm = low->unshard_comm;
+    smp_build_task(&low->build, &task,
+                   (smp_access[]){ smp_reads(own),
+                                   smp_writes(elems_of(home->weights, 0, whole,
+                                                       low->compute)) },
+                   2);
+}
+
+static void add_cast(smp_lowering *low, const smp_home *home, smp_stream stream,
+                     smp_phase phase)
+{
+    smp_task task = plain_task("cast", SMP_OP_CAST, stream, phase, low->compute, low->master,
+                               home->layout.own_elems);
+
+    if (home->layout.own_elems == 0) {
+        return;
+    }
+    smp_build_task(&low->build, &task,
+                   (smp_access[]){ smp_reads(own_of(home, home->master, 0, low->master)),
+                                   smp_writes(own_of(home, home->weights,
+                                                     home->layout.own_first,
+                                                     low->compute)) },
+                   2);
+}
+
+static void lower_gather(smp_lowering *low, const smp_home *home, smp_segments *segments,
+                         int backward)
+{
+    smp_phase phase = backward ? SMP_PHASE_BACKWARD : SMP_PHASE_FORWARD;
+    uint32_t task0 = low->build.program->n_task;
+
+    segments->gather[backward] =
+        smp_build_segment(&low->build, backward ? "gather.backward" : "gather");
+    if (low->casts) {
+        add_cast(low, home, SMP_STREAM_UNSHARD, phase);
+    }
+    if (home->layout.block && (backward ? low->orders_backward : low->orders_forward)
+        && low->build.program->n_task > task0) {
+        smp_build_extend(&low->build, smp_token(low->prefetch_token));
+    }
+    if (low->shard > 1) {
+        bool first = low->build.program->n_task == task0;
+
+        add_gather(low, home, phase, !low->casts);
+        if (first && home->layout.block
+            && (backward ? low->orders_backward : low->orders_forward)) {
+            smp_build_extend(&low->build, smp_token(low->prefetch_token));
+        }
+    }
+}
+
+/* Sums over the tensor group, in place in the whole gradient. */
+static void add_tensor_sum(smp_lowering *low, const smp_home *home, const char *name,
+                           uint8_t comm, uint64_t first, uint64_t n)
+{
+    smp_task task = plain_task(name, SMP_OP_ALL_REDUCE, SMP_STREAM_TENSOR,
+                               SMP_PHASE_BACKWARD, low->reduce, low->reduce, n);
+
+    task.comm = comm;
+    smp_build_task(&low->build, &task,
+                   (smp_access[]){ smp_updates(elems_of(home->grads, first, n,
+                                                        low->reduce)) },
+                   1);
+}
+
+/* Key-value weights that several tensor ranks hold are summed over those ranks; parameters
+ * that all hold are summed where ranks saw different tokens (sequence parallelism) or
+ * different heads (norms of q and k). */
+static void add_tensor_sums(smp_lowering *low, const smp_home *home)
+{
+    const smp_unit *u = &home->layout;
+    static const struct { smp_role role; const char *name; } kv[2] = {
+        { SMP_ROLE_K_W, "sum.kv_weight" }, { SMP_ROLE_K_B, "sum.kv_bias" }
+    };
+
+    for (int i = 0; i < 2; i++) {
+        const smp_unit_param *p = smp_has(home, kv[i].role) ? &u->params[u->at[kv[i].role]]
+                                                            : NULL;
+
+        if (p && p->copies > 1) {
+            add_tensor_sum(low, home, kv[i].name, low->kv_comm, p->offset,
+                           p->elems + p[1].elems);
+        }
+    }
+    if (low->tensor == 1) {
+        return;
+    }
+    if (low->sequence && u->elems > u->tail) {
+        add_tensor_sum(low, home, "sum.copies", low->tensor_comm, u->tail,
+                       u->elems - u->tail);
+    } else if (!low->sequence && smp_has(home, SMP_ROLE_Q_NORM_W)) {
+        const smp_unit_param *p = &u->params[u->at[SMP_ROLE_Q_NORM_W]];
+
+        add_tensor_sum(low, home, "sum.qk_norm", low->tensor_comm, p->offset,
+                       p->elems + p[1].elems);
+    }
+}
+
+/* Where the reduced gradient of the rank's part appears. */
+static smp_ref reduced_ref(const smp_lowering *low, const smp_home *home)
+{
+    uint64_t n = home->layout.shard_elems;
+
+    if (home->reduced != SMP_NO_BUFFER) {
+        return elems_of(home->reduced, 0, n, low->reduce);
+    }
+    if (low->home == SMP_HOME_WHOLE || low->shard == 1) {
+        return elems_of(home->grads, home->layout.own_first, n, low->reduce);
+    }
+    return elems_of(home->shard_grads, 0, n, low->reduce);
+}
+
+static void add_shard_reduction(smp_lowering *low, const smp_home *home, smp_ref to)
+{
+    uint64_t whole = smp_mul(home->layout.shard_elems, low->shard);
+    bool scatter = low->shard > 1;
+    smp_task task = plain_task(scatter ? "reduce_scatter" : "all_reduce",
+                               scatter ? SMP_OP_REDUCE_SCATTER : SMP_OP_ALL_REDUCE,
+                               SMP_STREAM_REDUCE, SMP_PHASE_BACKWARD, low->reduce,
+                               low->reduce, whole);
+    smp_ref from = elems_of(home->grads, 0, whole, low->reduce);
+
+    task.comm = low->reduce_comm;
+    task.flags = SMP_FLAG_AVERAGE;
+    if (scatter) {
+        smp_build_task(&low->build, &task, (smp_access[]){ smp_reads(from), smp_writes(to) },
+                       2);
+    } else {
+        smp_build_task(&low->build, &task, (smp_access[]){ smp_updates(from) }, 1);
+    }
+    if (low->orders_reduce && home->layout.block) {
+        smp_build_extend(&low->build, smp_token(low->prefetch_token));
+    }
+}
+
+static void add_accumulate(smp_lowering *low, const smp_home *home, smp_ref from, bool add)
+{
+    smp_stream stream = low->replicas > 1   ? SMP_STREAM_REPLICATE
+                        : low->shard > 1    ? SMP_STREAM_REDUCE
+                                            : SMP_STREAM_COMPUTE;
+    uint64_t n = home->layout.own_elems;
+    smp_task task = plain_task("accumulate", SMP_OP_ACCUMULATE, stream, SMP_PHASE_BACKWARD,
+                               low->reduce, home->grad_dtype, n);
+
+    task.flags = add ? SMP_FLAG_ACCUMULATE : 0;
+    if (n > 0) {
+        from.bytes = smp_mul(n, smp_dtype_bytes(low->reduce));
+        smp_build_task(&low->build, &task,
+                       (smp_access[]){ smp_reads(from),
+                                       smp_adds(own_of(home, home->shard_grads,
+                                                       home->grad_first, home->grad_dtype),
+                                                add) },
+                       2);
+    }
+}
+
+static void lower_reduce(smp_lowering *low, const smp_home *home, smp_segments *segments,
+                         int second)
+{
+    smp_ref to = reduced_ref(low, home);
+
+    segments->reduce[second] =
+        smp_build_segment(&low->build, second ? "reduce.later" : "reduce");
+    if (low->accumulates || second) {
+        add_tensor_sums(low, home);
+    }
+    if (low->shard_group > 1) {
+        add_shard_reduction(low, home, to);
+    }
+    if (low->replicas > 1) {
+        smp_task task = plain_task("replicate", SMP_OP_ALL_REDUCE, SMP_STREAM_REPLICATE,
+                                   SMP_PHASE_BACKWARD, low->reduce, low->reduce,
+                                   home->layout.shard_elems);
+
+        task.comm = low->replicate_comm;
+        task.flags = SMP_FLAG_AVERAGE;
+        smp_build_task(&low->build, &task, (smp_access[]){ smp_updates(to) }, 1);
+    }
+    if (to.buffer != home->shard_grads) {
+        add_accumulate(low, home, to, second);
+    }
+}
+
+static void lower_squares(smp_lowering *low, const smp_home *home, smp_segments *segments)
+{
+    smp_task task = plain_task("squares", SMP_OP_SQUARES, SMP_STREAM_COMPUTE,
+                               SMP_PHASE_UPDATE, home->grad_dtype, SMP_F32,
+                               home->layout.own_elems);
+
+    segments->squares = smp_build_segment(&low->build, "squares");
+    if (home->layout.own_elems == 0) {
+        return;
+    }
+    task.flags = SMP_FLAG_ACCUMULATE;
+    task.dims[1] = home->unit;
+    task.dims[2] = home->layout.own_first;
+    smp_build_task(&low->build, &task,
+                   (smp_access[]){ smp_reads(own_of(home, home->shard_grads, home->grad_first,
+                                                    home->grad_dtype)),
+                                   smp_updates((smp_ref){ low->scalars, 0, 0, 16 }) },
+                   2);
+}
+
+static void add_optimizer(smp_lowering *low, const smp_home *home)
+{
+    bool sgd = low->set->optimizer == SMP_OPTIMIZER_SGD;
+    smp_task task = plain_task(sgd ? "sgd" : "adamw", sgd ? SMP_OP_SGD : SMP_OP_ADAMW,
+                               SMP_STREAM_COMPUTE, SMP_PHASE_UPDATE, low->master,
+                               home->grad_dtype, home->layout.own_elems);
+    smp_access access[5];
+    uint32_t n = 0;
+
+    if (home->layout.own_elems == 0) {
+        return;
+    }
+    task.dims[1] = home->unit;
+    task.dims[2] = home->layout.own_first;
+    access[n++] = smp_updates(own_of(home, home->master, home->master_first, low->master));
+    access[n++] = smp_reads(own_of(home, home->shard_grads, home->grad_first,
+                                   home->grad_dtype));
+    access[n++] = smp_updates(own_of(home, home->moment1, 0, low->master));
+    if (!sgd) {
+        access[n++] = smp_updates(own_of(home, home->moment2, 0, low->master));
+    }
+    access[n++] = smp_reads((smp_ref){ low->scalars, 0, 64, 64 });
+    smp_build_task(&low->build, &task, access, n);
+}
+
+static void lower_update(smp_lowering *low, const smp_home *home, smp_segments *segments)
+{
+    segments->update = smp_build_segment(&low->build, "update");
+    add_optimizer(low, home);
+    if (low->set->sharding == SMP_SHARDING_FULL) {
+        return;
+    }
+    if (low->casts) {
+        add_cast(low, home, SMP_STREAM_COMPUTE, SMP_PHASE_UPDATE);
+    }
+    if (low->shard > 1) {
+        add_gather(low, home, SMP_PHASE_UPDATE, false);
+    }
+}
+
+void smp_lower_unit(smp_lowering *low, const smp_home *home, smp_segments *segments)
+{
+    segments->gather[0] = segments->gather[1] = SMP_NO_SEGMENT;
+    if (low->gathers) {
+        lower_gather(low, home, segments, 0);
+        if (home->layout.block && !low->keeps_gathered) {
+            lower_gather(low, home, segments, 1);
+        }
+    }
+    lower_reduce(low, home, segments, 0);
+    lower_reduce(low, home, segments, 1);
+    lower_squares(low, home, segments);
+    lower_update(low, home, segments);
+}
+
+/* Sum of squares, overflow flag and loss over all ranks, then the scalars of the update. */
+void smp_lower_norm(smp_lowering *low)
+{
+    smp_task task = plain_task("norm.sum", SMP_OP_ALL_REDUCE, SMP_STREAM_REDUCE,
+                               SMP_PHASE_UPDATE, SMP_F32, SMP_F32, 4);
+
+    low->norm = smp_build_segment(&low->build, "norm");
+    if (low->world_comm != SMP_NO_COMM) {
+        task.comm = low->world_comm;
+        smp_build_task(&low->build, &task,
+                       (smp_access[]){ smp_updates((smp_ref){ low->scalars, 0, 0, 16 }) }, 1);
+    }
+    task = plain_task("norm.scalars", SMP_OP_SCALARS, SMP_STREAM_COMPUTE, SMP_PHASE_UPDATE,
+                      SMP_F32, SMP_F32, 1);
+    smp_build_task(&low->build, &task,
+                   (smp_access[]){ smp_reads((smp_ref){ low->scalars, 0, 0, 16 }),
+                                   smp_updates((smp_ref){ low->scalars, 0, 64, 64 }) },
+                   2);
+}

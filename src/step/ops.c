@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of operations, names, and the work of a task by closed forms.
+ *
+ * Bytes count each operand once as it passes through device memory: read, written, or both
+ * where it is added to.  Operations that only move memory count no floating point work:
+ * their time is that of their bytes.
+ */
+#include "step/program.h"
+
+#include "base/numeric.h"
+
+static const smp_op_info ops[SMP_OPS] = {
+#define INFO(NAME, text, klass, doc) { text, SMP_CLASS_##klass, doc },
+    SMP_OP_LIST(INFO)
+#undef INFO
+};
+
+const smp_op_info *smp_op_info_of(smp_op op)
+{
+    return &ops[op];
+}
+
+uint32_t smp_dtype_bytes(smp_dtype dtype)
+{
+    static const uint32_t bytes[SMP_DTYPES] = { 4, 2, 2, 1, 4 };
+
+    return bytes[dtype];
+}
+
+const char *smp_dtype_name(smp_dtype dtype)
+{
+    static const char *const names[SMP_DTYPES] = { "fp32", "bf16", "fp16", "u8", "i32" };
+
+    return names[dtype];
+}
+
+const char *smp_stream_name(smp_stream stream)
+{
+    static const char *const names[SMP_STREAMS] = { "compute", "unshard", "reduce",
+                                                    "replicate", "tensor", "expert",
+                                                    "shared", "offload", "load" };
+
+    return names[stream];
+}
+
+const char *smp_kind_name(smp_buffer_kind kind)
+{
+    static const char *const names[SMP_KINDS] = { "parameter", "gradient", "optimizer",
+                                                  "unsharded", "activation", "logits",
+                                                  "workspace", "comm", "scalar", "token" };
+
+    return names[kind];
+}
+
+/* Pairs (query, key) of causal attention in one sequence: s^2/2, the half of the square, as
+ * is the printed rule; with a window of w < s: s w - w^2/2. */
+static uint64_t causal_pairs(uint64_t seq, uint64_t window)
+{
+    if (window == 0 || window >= seq) {
+        return smp_mul(seq, seq) / 2;
+    }
+    return smp_mul(seq, window) - smp_mul(window, window) / 2;
+}
+
+/* One product of heads x (pairs) x head_dim, FMA = 2. */
+static uint64_t attention_product(const smp_task *t)
+{
+    uint64_t pairs = (t->flags & SMP_FLAG_CAUSAL) ? causal_pairs(t->dims[1], t->dims[5])
+                                                  : smp_mul(t->dims[1], t->dims[1]);
+
+    return smp_mul(2, smp_mul(smp_mul(t->dims[0], pairs), smp_mul(t->dims[2], t->dims[4])));
+}
+
+uint64_t smp_task_flops(const smp_task *task)
+{
+    const uint64_t *d = task->dims;
+
+    switch (task->op) {
+    case SMP_OP_MATMUL:
+    case SMP_OP_MATMUL_DX:
+    case SMP_OP_MATMUL_DW:
+        return smp_mul(2, smp_mul(smp_mul(d[0], d[1]), d[2]));
+    case SMP_OP_ATTENTION: /* q k^T and p v */
+        return smp_mul(2, attention_product(task));
+    case SMP_OP_ATTENTION_GRAD: /* five products: 2.5 x forward (FlashAttention) */
+        return smp_mul(5, attention_product(task));
+    case SMP_OP_SCORES:
+    case SMP_OP_VALUES:
+        return attention_product(task);
+    case SMP_OP_SCORES_GRAD: /* dq and dk */
+    case SMP_OP_VALUES_GRAD: /* dp and dv */
+        return smp_mul(2, attention_product(task));
+    default:
+        return 0;
+    }
+}
+
+/* Elements of qkv, of one head matrix of q, and of scores: [0], [1], [2]. */
+static void attention_elems(const smp_task *t, uint64_t elems[3])
+{
+    uint64_t tokens = smp_mul(t->dims[0], t->dims[1]);
+
+    elems[0] = smp_mul(tokens, (t->dims[2] + 2 * t->dims[3]) * t->dims[4]);
+    elems[1] = smp_mul(tokens, t->dims[2] * t->dims[4]);
+    elems[2] = smp_mul(smp_mul(tokens, t->dims[1]), t->dims[2]);
+}
+
+static uint64_t attention_bytes(const smp_task *t, uint64_t e)
+{
+    uint64_t n[3], kv, lse;
+
+    attention_elems(t, n);
+    kv = n[0] - n[1]; /* k and v */
+    lse = smp_mul(smp_mul(t->dims[0], t->dims[1]), t->dims[2] * 4);
+    switch (t->op) {
+    case SMP_OP_ATTENTION: /* qkv, y, lse */
+        return smp_mul(n[0] + n[1], e) + lse;
+    case SMP_OP_ATTENTION_GRAD: /* dy, y, qkv, dqkv, lse */
+        return smp_mul(2 * (n[0] + n[1]), e) + lse;
+    case SMP_OP_SCORES: /* q, k, scores */
+        return smp_mul(n[1] + kv / 2 + n[2], e);
+    case SMP_OP_VALUES: /* probabilities, v, y */
+        return smp_mul(n[2] + kv / 2 + n[1], e);
+    case SMP_OP_VALUES_GRAD: /* dy, p, v, dp, dv */
+        return smp_mul(n[1] + 2 * n[2] + kv, e);
+    default: /* SCORES_GRAD: dscores, q, k, dq, dk */
+        return smp_mul(n[2] + 2 * n[1] + kv, e);
+    }
+}
+
+/* Bytes of an operand of `elems` elements that is written (1) or added to (2). */
+static uint64_t out_bytes(const smp_task *t, uint64_t elems, uint64_t bytes)
+{
+    return smp_mul(smp_mul(elems, bytes), t->flags & SMP_FLAG_ACCUMULATE ? 2 : 1);
+}
+
+static uint64_t matmul_bytes(const smp_task *t, uint64_t e, uint64_t e2)
+{
+    const uint64_t *d = t->dims;
+    uint64_t mk = smp_mul(d[0], d[2]), nk = smp_mul(d[1], d[2]), mn = smp_mul(d[0], d[1]);
+
+    return smp_add(smp_mul(smp_add(mk, nk), e), out_bytes(t, mn, e2));
+}
+
+static uint64_t table_bytes(const smp_task *t, uint64_t e, uint64_t e2)
+{
+    const uint64_t *d = t->dims;
+    uint64_t x = smp_mul(d[0], d[1]), table = smp_mul(d[2], d[1]);
+
+    switch (t->op) {
+    case SMP_OP_EMBED: /* rows of the table, y, ids */
+        return 2 * x * e + 4 * d[0];
+    case SMP_OP_EMBED_GRAD: /* dy, rows added to; the table is zeroed first when written */
+        return x * e + 2 * x * e2 + 4 * d[0]
+               + (t->flags & SMP_FLAG_ACCUMULATE ? 0 : smp_mul(table, e2));
+    case SMP_OP_POSITION:
+        return 2 * x * e + table * e;
+    default:
+        return x * e + out_bytes(t, table, e2);
+    }
+}
+
+static uint64_t norm_bytes(const smp_task *t, uint64_t e, uint64_t e2)
+{
+    const uint64_t *d = t->dims;
+    uint64_t x = smp_mul(d[0], d[1]);
+
+    switch (t->op) {
+    case SMP_OP_NORM: /* x, w, y */
+        return 2 * x * e + d[1] * e;
+    case SMP_OP_NORM_GRAD: /* dy, x, dx (added to: twice), w, dw */
+        return x * e * (t->flags & SMP_FLAG_ADD_DX ? 4 : 3) + d[1] * e
+               + out_bytes(t, d[1], e2);
+    case SMP_OP_BIAS:
+        return 2 * x * e + d[1] * e;
+    default: /* BIAS_GRAD */
+        return x * e + out_bytes(t, d[1], e2);
+    }
+}
+
+/* In place on q and k; what is kept of them is written or read besides. */
+static uint64_t rotary_bytes(const smp_task *t, uint64_t e)
+{
+    const uint64_t *d = t->dims;
+    uint64_t heads = smp_mul(d[0], d[1] + d[2]);
+
+    switch (t->op) {
+    case SMP_OP_QK_NORM:
+    case SMP_OP_QK_NORM_GRAD:
+        return 3 * smp_mul(heads, d[3]) * e;
+    default:
+        return 2 * smp_mul(heads, d[4]) * e;
+    }
+}
+
+static uint64_t loss_bytes(const smp_task *t, uint64_t e)
+{
+    uint64_t logits = smp_mul(t->dims[0], t->dims[1]);
+
+    if (t->op == SMP_OP_LOSS) {
+        return logits * e + t->dims[0] * (4 + 12);
+    }
+    return 2 * logits * e + t->dims[0] * (4 + 12 * t->dims[4]);
+}
+
+static uint64_t update_bytes(const smp_task *t, uint64_t e, uint64_t e2)
+{
+    switch (t->op) {
+    case SMP_OP_ADAMW: /* parameter, m, v read and written; gradient read */
+        return smp_mul(t->dims[0], 6 * e + e2);
+    case SMP_OP_SGD:
+        return smp_mul(t->dims[0], 4 * e + e2);
+    case SMP_OP_SQUARES:
+        return smp_mul(t->dims[0], e);
+    default: /* SCALARS */
+        return 64;
+    }
+}
+
+/* Operations on `elements`, in bytes of each. */
+static uint64_t element_bytes(const smp_task *t, uint64_t e, uint64_t e2)
+{
+    uint64_t n = t->dims[0];
+
+    switch (t->op) {
+    case SMP_OP_SOFTMAX:
+        return 2 * smp_mul(n, t->dims[1]) * e;
+    case SMP_OP_SOFTMAX_GRAD:
+        return 3 * smp_mul(n, t->dims[1]) * e;
+    case SMP_OP_GATED:
+        return 3 * smp_mul(n, t->dims[1]) * e;
+    case SMP_OP_GATED_GRAD:
+        return 5 * smp_mul(n, t->dims[1]) * e;
+    case SMP_OP_ACTIVATION:
+    case SMP_OP_COPY:
+        return 2 * smp_mul(n, e);
+    case SMP_OP_ACTIVATION_GRAD:
+    case SMP_OP_ADD:
+        return 3 * smp_mul(n, e);
+    case SMP_OP_DROPOUT:
+    case SMP_OP_DROPOUT_GRAD:
+        return smp_mul(n, 2 * e + 1);
+    case SMP_OP_ACCUMULATE:
+        return smp_add(smp_mul(n, e), out_bytes(t, n, e2));
+    case SMP_OP_CAST:
+        return smp_mul(n, e + e2);
+    default: /* FILL, collectives, host copies */
+        return smp_mul(n, e);
+    }
+}
+
+uint64_t smp_task_bytes(const smp_task *task)
+{
+    uint64_t e = smp_dtype_bytes((smp_dtype)task->dtype);
+    uint64_t e2 = smp_dtype_bytes((smp_dtype)task->dtype2);
+
+    switch (task->op) {
+    case SMP_OP_EMBED:
+    case SMP_OP_EMBED_GRAD:
+    case SMP_OP_POSITION:
+    case SMP_OP_POSITION_GRAD:
+        return table_bytes(task, e, e2);
+    case SMP_OP_MATMUL:
+    case SMP_OP_MATMUL_DX:
+    case SMP_OP_MATMUL_DW:
+        return matmul_bytes(task, e, e2);
+    case SMP_OP_NORM:
+    case SMP_OP_NORM_GRAD:
+    case SMP_OP_BIAS:
+    case SMP_OP_BIAS_GRAD:
+        return norm_bytes(task, e, e2);
+    case SMP_OP_QK_NORM:
+    case SMP_OP_QK_NORM_GRAD:
+    case SMP_OP_ROPE:
+    case SMP_OP_ROPE_GRAD:
+        return rotary_bytes(task, e);
+    case SMP_OP_ATTENTION:
+    case SMP_OP_ATTENTION_GRAD:
+    case SMP_OP_SCORES:
+    case SMP_OP_SCORES_GRAD:
+    case SMP_OP_VALUES:
+    case SMP_OP_VALUES_GRAD:
+        return attention_bytes(task, e);
+    case SMP_OP_LOSS:
+    case SMP_OP_LOSS_GRAD:
+        return loss_bytes(task, e);
+    case SMP_OP_SQUARES:
+    case SMP_OP_SCALARS:
+    case SMP_OP_ADAMW:
+    case SMP_OP_SGD:
+        return update_bytes(task, e, e2);
+    default:
+        return element_bytes(task, e, e2);
+    }
+}

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Order of tasks from the places they access: see order.h.
+ */
+#include "step/order.h"
+
+#include "base/numeric.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------ blocks and places */
+
+static uint64_t gcd(uint64_t a, uint64_t b)
+{
+    while (b != 0) {
+        uint64_t r = a % b;
+        a = b;
+        b = r;
+    }
+    return a;
+}
+
+static bool block_alike(const smp_program *program, const smp_blocks *blocks, uint32_t b,
+                        uint32_t turns)
+{
+    uint32_t n = blocks->first[2] - blocks->first[1];
+    const smp_instance *one = program->order + blocks->first[1];
+    const smp_instance *other = program->order + blocks->first[b];
+    if (blocks->first[b + 1] - blocks->first[b] != n) {
+        return false;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (other[i].segment != one[i].segment || other[i].layer != one[i].layer ||
+            other[i].micro_batch - one[i].micro_batch != b - 1 ||
+            other[i].turn - one[i].turn != (b - 1) * turns) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static uint32_t ring_period(const smp_program *program, uint32_t turns)
+{
+    uint64_t period = 1;
+    for (uint32_t b = 0; b < program->n_buffer; b++) {
+        const smp_buffer *buffer = &program->buffers[b];
+        if (buffer->index == SMP_INDEX_TURN && buffer->slots > 0) {
+            uint64_t own = buffer->slots / gcd(buffer->slots, turns);
+            period = smp_mul(period / gcd(period, own), own);
+        }
+    }
+    return period > UINT32_MAX ? UINT32_MAX : (uint32_t)period;
+}
+
+void smp_blocks_find(const smp_program *program, smp_arena *arena, smp_blocks *blocks_p)
+{
+    uint32_t n_instance = program->n_instance, n = 0;
+    uint32_t *first = SMP_ARENA_ARRAY(arena, (size_t)n_instance + 2, uint32_t);
+    for (uint32_t i = 0; i < n_instance; i++) {
+        const smp_instance *begun = n > 0 ? &program->order[first[n - 1]] : NULL;
+        if (begun == NULL || program->order[i].micro_batch > begun->micro_batch) {
+            first[n++] = i;
+        }
+    }
+    first[n] = n_instance;
+    *blocks_p = (smp_blocks){.n = n, .first = first, .regular = n >= 4, .period = 1};
+    if (n < 4) {
+        return;
+    }
+    uint32_t turns = program->order[first[2]].turn - program->order[first[1]].turn;
+    for (uint32_t b = 2; b + 1 < n && blocks_p->regular; b++) {
+        blocks_p->regular = block_alike(program, blocks_p, b, turns);
+    }
+    blocks_p->period = ring_period(program, turns);
+}
+
+uint32_t smp_place_count(const smp_buffer *buffer)
+{
+    if (buffer->index == SMP_INDEX_NONE) {
+        return 1;
+    }
+    if (buffer->slots > 0) {
+        return buffer->slots;
+    }
+    return buffer->index == SMP_INDEX_LAYER ? buffer->entries : 1;
+}
+
+uint64_t smp_place_address(const smp_program *program, const smp_buffer *buffer,
+                           uint32_t place)
+{
+    if (buffer->index == SMP_INDEX_TURN) {
+        return program->slot_bases[buffer->slot_base + place];
+    }
+    return buffer->base + place * buffer->stride;
+}
+
+uint64_t smp_buffer_address(const smp_program *program, const smp_buffer *buffer,
+                            const smp_instance *instance, int delta)
+{
+    return smp_place_address(program, buffer, smp_place_of(buffer, instance, delta));
+}
+
+uint64_t smp_entry_key(const smp_buffer *buffer, const smp_instance *instance,
+                       uint32_t instance_index, int delta)
+{
+    uint64_t index = (uint64_t)smp_place_index(buffer, instance, delta) & 0xffffffffu;
+    switch (buffer->scope) {
+    case SMP_SCOPE_INSTANCE:
+        return (uint64_t)instance_index << 32 | index;
+    case SMP_SCOPE_MICROBATCH:
+        return buffer->index == SMP_INDEX_TURN
+                   ? index
+                   : (uint64_t)instance->micro_batch << 32 | index;
+    case SMP_SCOPE_STEP:
+    default:
+        return index;
+    }
+}
+
+/* ----------------------------------------------------------------------- cells */
+
+struct cell {
+    uint32_t writer;               /* position + 1 of the last writer */
+    uint16_t readers;              /* streams that have read since: bits */
+    uint16_t writer_stream;
+    uint32_t reader[SMP_STREAMS];  /* position + 1 of the last reader, by stream */
+};
+
+typedef struct cell_range { uint32_t low, high; } cell_range; /* cells low .. high - 1 */
+
+struct smp_order {
+    const smp_program *program;
+    uint32_t *table;      /* of an access: first of its ranges, one per place */
+    cell_range *ranges;
+    struct cell *cells;
+    uint32_t n_cell;
+    uint32_t n_stream;
+    uint32_t stream[SMP_STREAMS]; /* dense numbers */
+    uint32_t current[SMP_STREAMS][SMP_STREAMS]; /* clock of the last task of a stream */
+    uint32_t *clocks;     /* heap: n_stream entries per position */
+    size_t capacity;
+};
+
+/* An access without its instance: accesses alike in these share their ranges. */
+typedef struct shape { uint64_t offset_bytes, bytes; uint32_t buffer, access; } shape;
+
+static int shape_compare(const void *a, const void *b)
+{
+    const shape *x = a, *y = b;
+    if (x->buffer != y->buffer) {
+        return x->buffer < y->buffer ? -1 : 1;
+    }
+    if (x->offset_bytes != y->offset_bytes) {
+        return x->offset_bytes < y->offset_bytes ? -1 : 1;
+    }
+    if (x->bytes != y->bytes) {
+        return x->bytes < y->bytes ? -1 : 1;
+    }
+    return (x->access > y->access) - (x->access < y->access);
+}
+
+static int address_compare(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool shape_same(const shape *x, const shape *y)
+{
+    return x->buffer == y->buffer && x->offset_bytes == y->offset_bytes && x->bytes == y->bytes;
+}
+
+/* Distinct shapes in `shapes`; table[access] becomes the first range of the access. */
+static uint32_t collect_shapes(smp_order *order, shape *shapes, uint32_t *n_range_p)
+{
+    const smp_program *program = order->program;
+    uint32_t n = program->n_access, n_shape = 0, n_range = 0;
+    for (uint32_t a = 0; a < n; a++) {
+        const smp_access *access = &program->accesses[a];
+        shapes[a] = (shape){access->offset_bytes, access->bytes, access->buffer, a};
+    }
+    if (n > 0) {
+        qsort(shapes, n, sizeof *shapes, shape_compare);
+    }
+    for (uint32_t a = 0; a < n; a++) {
+        if (n_shape == 0 || !shape_same(&shapes[a], &shapes[n_shape - 1])) {
+            uint32_t access = shapes[a].access;
+            shapes[n_shape] = shapes[a];
+            shapes[n_shape++].access = n_range; /* from here on: its first range */
+            order->table[access] = n_range;
+            n_range += smp_place_count(&program->buffers[shapes[n_shape - 1].buffer]);
+        } else {
+            order->table[shapes[a].access] = shapes[n_shape - 1].access;
+        }
+    }
+    *n_range_p = n_range;
+    return n_shape;
+}
+
+static uint32_t find_bound(const uint64_t *bounds, uint32_t n, uint64_t address)
+{
+    uint32_t low = 0, high = n;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (bounds[middle] < address) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* Ranges of one space; its cells are numbered from order->n_cell. */
+static void cut_space(smp_order *order, smp_space space, const shape *shapes,
+                      uint32_t n_shape, uint64_t *bounds)
+{
+    const smp_program *program = order->program;
+    uint32_t n = 0, n_unique = 0;
+    for (uint32_t s = 0; s < n_shape; s++) {
+        const smp_buffer *buffer = &program->buffers[shapes[s].buffer];
+        uint32_t n_place = buffer->space == space ? smp_place_count(buffer) : 0;
+        for (uint32_t p = 0; p < n_place; p++) {
+            uint64_t at = smp_place_address(program, buffer, p) + shapes[s].offset_bytes;
+            bounds[n++] = at;
+            bounds[n++] = at + shapes[s].bytes;
+        }
+    }
+    if (n > 0) {
+        qsort(bounds, n, sizeof *bounds, address_compare);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (n_unique == 0 || bounds[i] != bounds[n_unique - 1]) {
+            bounds[n_unique++] = bounds[i];
+        }
+    }
+    for (uint32_t s = 0; s < n_shape; s++) {
+        const smp_buffer *buffer = &program->buffers[shapes[s].buffer];
+        uint32_t n_place = buffer->space == space ? smp_place_count(buffer) : 0;
+        for (uint32_t p = 0; p < n_place; p++) {
+            uint64_t at = smp_place_address(program, buffer, p) + shapes[s].offset_bytes;
+            cell_range *range = &order->ranges[shapes[s].access + p];
+            range->low = order->n_cell + find_bound(bounds, n_unique, at);
+            range->high = order->n_cell + find_bound(bounds, n_unique, at + shapes[s].bytes);
+        }
+    }
+    order->n_cell += n_unique;
+}
+
+smp_order *smp_order_create(const smp_program *program, smp_arena *arena)
+{
+    smp_order *order = SMP_ARENA_NEW(arena, smp_order);
+    order->program = program;
+    for (uint32_t s = 0; s < SMP_STREAMS; s++) {
+        order->stream[s] = SMP_STREAMS;
+    }
+    for (uint32_t t = 0; t < program->n_task; t++) {
+        if (order->stream[program->tasks[t].stream] == SMP_STREAMS) {
+            order->stream[program->tasks[t].stream] = order->n_stream++;
+        }
+    }
+    uint32_t n_range = 0;
+    shape *shapes = SMP_ARENA_ARRAY(arena, program->n_access, shape);
+    order->table = SMP_ARENA_ARRAY(arena, program->n_access, uint32_t);
+    uint32_t n_shape = collect_shapes(order, shapes, &n_range);
+    order->ranges = SMP_ARENA_ARRAY(arena, n_range, cell_range);
+    uint64_t *bounds = SMP_ARENA_ARRAY(arena, 2 * (size_t)n_range, uint64_t);
+    for (uint32_t space = 0; space < SMP_SPACES; space++) {
+        cut_space(order, (smp_space)space, shapes, n_shape, bounds);
+    }
+    order->cells = SMP_ARENA_ARRAY(arena, order->n_cell, struct cell);
+    return order;
+}
+
+void smp_order_destroy(smp_order *order)
+{
+    if (order != NULL) {
+        free(order->clocks);
+        order->clocks = NULL;
+    }
+}
+
+uint32_t smp_order_streams(const smp_order *order)
+{
+    return order->n_stream;
+}
+
+uint32_t smp_order_stream(const smp_order *order, const smp_task *task)
+{
+    return order->stream[task->stream];
+}
+
+const uint32_t *smp_order_clock(const smp_order *order, uint32_t position)
+{
+    return order->clocks + (size_t)position * order->n_stream;
+}
+
+/* ----------------------------------------------------------------------- order */
+
+static cell_range range_of(const smp_order *order, const smp_instance *instance,
+                           uint32_t access)
+{
+    const smp_access *a = &order->program->accesses[access];
+    const smp_buffer *buffer = &order->program->buffers[a->buffer];
+    return order->ranges[order->table[access] + smp_place_of(buffer, instance, a->delta)];
+}
+
+static void raise_to(uint32_t *value, uint32_t other)
+{
+    if (*value < other) {
+        *value = other;
+    }
+}
+
+/* need[q]: the last task of stream q that this task must follow. */
+static void find_needs(const smp_order *order, const smp_instance *instance,
+                       const smp_task *task, uint32_t need[SMP_STREAMS])
+{
+    for (uint32_t a = task->access0; a < task->access0 + task->n_access; a++) {
+        bool writes = order->program->accesses[a].writes;
+        cell_range range = range_of(order, instance, a);
+        for (uint32_t c = range.low; c < range.high; c++) {
+            const struct cell *cell = &order->cells[c];
+            if (!writes || cell->readers == 0) {
+                raise_to(&need[cell->writer_stream], cell->writer);
+                continue;
+            }
+            /* every reader comes after the last writer, so readers are enough */
+            for (uint32_t q = 0; q < order->n_stream; q++) {
+                if ((cell->readers >> q & 1) != 0) {
+                    raise_to(&need[q], cell->reader[q]);
+                }
+            }
+        }
+    }
+}
+
+/* Reads first: a task that reads and writes a cell counts as its writer. */
+static void note_accesses(smp_order *order, const smp_instance *instance, const smp_task *task,
+                          uint32_t stream, uint32_t name, bool writes)
+{
+    for (uint32_t a = task->access0; a < task->access0 + task->n_access; a++) {
+        if (order->program->accesses[a].writes != writes) {
+            continue;
+        }
+        cell_range range = range_of(order, instance, a);
+        for (uint32_t c = range.low; c < range.high; c++) {
+            struct cell *cell = &order->cells[c];
+            if (writes) {
+                cell->writer = name;
+                cell->writer_stream = (uint16_t)stream;
+                cell->readers = 0;
+            } else {
+                cell->reader[stream] = name;
+                cell->readers = (uint16_t)(cell->readers | 1u << stream);
+            }
+        }
+    }
+}
+
+static uint32_t *grow_clocks(smp_order *order, uint32_t position)
+{
+    size_t wanted = ((size_t)position + 1) * order->n_stream;
+    if (wanted > order->capacity) {
+        order->capacity = wanted + wanted / 2 + 4096;
+        order->clocks = smp_heap_grow(order->clocks, order->capacity, sizeof *order->clocks);
+    }
+    return order->clocks + (size_t)position * order->n_stream;
+}
+
+uint32_t smp_order_task(smp_order *order, const smp_instance *instance, const smp_task *task,
+                        uint32_t position, uint32_t sources[SMP_STREAMS])
+{
+    uint32_t n_stream = order->n_stream, stream = order->stream[task->stream], n = 0;
+    uint32_t *current = order->current[stream];
+    uint32_t need[SMP_STREAMS] = {0};
+    find_needs(order, instance, task, need);
+    need[stream] = 0; /* its own stream is FIFO */
+    for (uint32_t q = 0; q < n_stream; q++) {
+        bool implied = need[q] <= current[q];
+        for (uint32_t r = 0; r < n_stream && !implied; r++) {
+            implied = r != q && need[r] > current[r] &&
+                      smp_order_clock(order, need[r] - 1)[q] >= need[q];
+        }
+        if (!implied) {
+            sources[n++] = need[q] - 1;
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t *clock = smp_order_clock(order, sources[i]);
+        for (uint32_t q = 0; q < n_stream; q++) {
+            raise_to(&current[q], clock[q]);
+        }
+    }
+    current[stream] = position + 1;
+    memcpy(grow_clocks(order, position), current, n_stream * sizeof *current);
+    note_accesses(order, instance, task, stream, position + 1, false);
+    note_accesses(order, instance, task, stream, position + 1, true);
+    return n;
+}
+
+/* ------------------------------------------------------------------ repetition */
+
+struct epoch { uint32_t recent, now; uint64_t hash; };
+
+static void mix(struct epoch *epoch, uint64_t word)
+{
+    uint64_t h = (epoch->hash ^ word) * 0x9e3779b97f4a7c15u;
+    epoch->hash = h ^ h >> 29;
+}
+
+/* A task of the last period by its distance, an older one by its name: it stays the same. */
+static void mix_name(struct epoch *epoch, uint32_t name)
+{
+    mix(epoch, name > epoch->recent ? (uint64_t)1 << 32 | (epoch->now + 1 - name) : name);
+}
+
+static void mix_source(struct epoch *epoch, const smp_order *order, uint32_t name)
+{
+    mix_name(epoch, name);
+    for (uint32_t q = 0; q < order->n_stream && name > 0; q++) {
+        mix_name(epoch, smp_order_clock(order, name - 1)[q]);
+    }
+}
+
+static bool cell_is_recent(const smp_order *order, const struct cell *cell, uint32_t recent)
+{
+    bool is = cell->writer > recent;
+    for (uint32_t q = 0; q < order->n_stream && !is; q++) {
+        is = (cell->readers >> q & 1) != 0 && cell->reader[q] > recent;
+    }
+    return is;
+}
+
+/* Cells that nothing touched for a period are not touched by what repeats either. */
+uint64_t smp_order_hash(const smp_order *order, uint32_t recent, uint32_t now)
+{
+    struct epoch epoch = {recent, now, 1};
+    for (uint32_t c = 0; c < order->n_cell; c++) {
+        const struct cell *cell = &order->cells[c];
+        if (!cell_is_recent(order, cell, recent)) {
+            continue;
+        }
+        mix(&epoch, (uint64_t)c << 32 | (uint64_t)cell->writer_stream << 16 | cell->readers);
+        mix_source(&epoch, order, cell->writer);
+        for (uint32_t q = 0; q < order->n_stream; q++) {
+            if ((cell->readers >> q & 1) != 0) {
+                mix_source(&epoch, order, cell->reader[q]);
+            }
+        }
+    }
+    for (uint32_t s = 0; s < order->n_stream; s++) {
+        for (uint32_t q = 0; q < order->n_stream; q++) {
+            mix_name(&epoch, order->current[s][q]);
+        }
+    }
+    return epoch.hash;
+}

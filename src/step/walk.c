@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Forward and backward segments of a block, from its graph.
+ *
+ * Gradients of activations are scratch, except that of the residual, which is one buffer for
+ * the whole backward and is added to in place: what a branch reads of it is read before the
+ * branch's norm adds to it.
+ */
+#include "step/block.h"
+
+#include "base/numeric.h"
+
+typedef struct walk {
+    smp_lowering *low;
+    const smp_variant *variant;
+    smp_graph *graph;
+    bool add;                  /* to gradients of parameters */
+} walk;
+
+/* Gives every tensor its buffer. */
+static void place(walk *w)
+{
+    for (uint32_t i = 0; i < w->graph->n_tensor; i++) {
+        smp_tensor *t = &w->graph->tensors[i];
+
+        t->has_grad = false;
+        if (t->storage != i) {
+            t->at = w->graph->tensors[t->storage].at;
+        } else if (i == w->graph->input) {
+            t->at = smp_whole(w->variant->input, t->bytes);
+        } else if (i == w->graph->output) {
+            t->at = smp_whole(w->variant->output, t->bytes);
+            t->at.delta = 1;
+        } else if (smp_graph_keeps(w->graph, i)) {
+            t->at = smp_whole(smp_lower_kept(w->low, w->variant->stack, t->name, t->bytes),
+                              t->bytes);
+        } else {
+            t->at = smp_whole(
+                smp_lower_scratch(w->low, t->name, SMP_KIND_WORKSPACE, t->bytes), t->bytes);
+        }
+    }
+}
+
+static smp_ref at(const walk *w, uint8_t tensor)
+{
+    return w->graph->tensors[tensor].at;
+}
+
+/* Where the gradient of a tensor lies; scratch unless it is shared with another's. */
+static smp_ref grad_at(walk *w, uint8_t tensor)
+{
+    smp_tensor *t = &w->graph->tensors[tensor];
+
+    if (!t->has_grad && t->grad.bytes == 0) {
+        t->grad = smp_whole(
+            smp_lower_scratch(w->low, t->grad_name, SMP_KIND_WORKSPACE, t->bytes), t->bytes);
+    }
+    return t->grad;
+}
+
+/* The gradient of `tensor` is that of `other`. */
+static void share_grad(walk *w, uint8_t tensor, uint8_t other)
+{
+    w->graph->tensors[tensor].grad = grad_at(w, other);
+    w->graph->tensors[tensor].has_grad = true;
+}
+
+static smp_task task_of(const walk *w, const smp_node *node, const char *name, uint32_t op,
+                        smp_phase phase)
+{
+    smp_task task = { .name = name,
+                      .op = (uint16_t)op,
+                      .stream = SMP_STREAM_COMPUTE,
+                      .phase = (uint8_t)phase,
+                      .dtype = (uint8_t)w->low->compute,
+                      .dtype2 = (uint8_t)w->low->compute,
+                      .comm = SMP_NO_COMM,
+                      .flags = node->flags };
+
+    for (int i = 0; i < SMP_MAX_DIMS; i++) {
+        task.dims[i] = node->dims[i];
+    }
+    return task;
+}
+
+static void add(walk *w, const smp_task *task, const smp_access *access, uint32_t n)
+{
+    smp_build_task(&w->low->build, task, access, n);
+}
+
+static void add_collective(walk *w, const smp_node *node, const char *name, smp_op op,
+                           smp_phase phase, smp_ref from, smp_ref to)
+{
+    smp_task task = task_of(w, node, name, (uint32_t)op, phase);
+    const smp_access apart[2] = { smp_reads(from), smp_writes(to) };
+    const smp_access inplace[1] = { smp_updates(to) };
+
+    task.stream = SMP_STREAM_TENSOR;
+    task.comm = w->low->tensor_comm;
+    if (op == SMP_OP_ALL_REDUCE) {
+        add(w, &task, inplace, 1);
+    } else {
+        add(w, &task, apart, 2);
+    }
+}
+
+static smp_ref weight(const walk *w, smp_role role, uint32_t n)
+{
+    return smp_weight(w->low, &w->variant->home, role, n);
+}
+
+static smp_access weight_grad(const walk *w, smp_role role, uint32_t n)
+{
+    return smp_adds(smp_weight_grad(w->low, &w->variant->home, role, n), w->add);
+}
+
+/* ---- forward ---- */
+
+static void forward_node(walk *w, const smp_node *node, smp_phase phase)
+{
+    const char *name =
+        phase == SMP_PHASE_FORWARD ? node->names.forward : node->names.again;
+    smp_task task = task_of(w, node, name, node->op, phase);
+    smp_access access[4];
+    uint32_t n = 0;
+
+    switch (node->op) {
+    case SMP_NODE_FORK:
+        return;
+    case SMP_OP_ALL_GATHER:
+    case SMP_OP_REDUCE_SCATTER:
+    case SMP_OP_ALL_REDUCE:
+        add_collective(w, node, name, (smp_op)node->op, phase, at(w, node->in[0]),
+                       at(w, node->out[0]));
+        return;
+    case SMP_OP_BIAS:
+        access[n++] = smp_updates(at(w, node->in[0]));
+        break;
+    case SMP_OP_ROPE:
+        access[n++] = smp_updates(at(w, node->in[0]));
+        break;
+    case SMP_OP_QK_NORM:
+        access[n++] = smp_updates(at(w, node->in[0]));
+        access[n++] = smp_reads(weight(w, SMP_ROLE_Q_NORM_W, 1));
+        access[n++] = smp_reads(weight(w, SMP_ROLE_K_NORM_W, 1));
+        access[n++] = smp_writes(at(w, node->out[1]));
+        add(w, &task, access, n);
+        return;
+    default:
+        access[n++] = smp_reads(at(w, node->in[0]));
+        if (node->in[1] != SMP_NO_TENSOR) {
+            access[n++] = smp_reads(at(w, node->in[1]));
+        }
+        if (node->weight != SMP_ROLES) {
+            access[n++] = smp_reads(weight(w, node->weight, node->n_weight));
+        }
+        access[n++] = smp_writes(at(w, node->out[0]));
+        if (node->out[1] != SMP_NO_TENSOR) {
+            access[n++] = smp_writes(at(w, node->out[1]));
+        }
+        break;
+    }
+    if (node->bias != SMP_ROLES) {
+        add(w, &task, access, n);
+        smp_build_extend(&w->low->build, smp_reads(weight(w, node->bias, node->n_bias)));
+        return;
+    }
+    add(w, &task, access, n);
+}
+
+/* ---- backward ---- */
+
+static smp_task grad_task(const walk *w, const smp_node *node, const char *name, uint32_t op)
+{
+    smp_task task = task_of(w, node, name, op, SMP_PHASE_BACKWARD);
+
+    task.flags = node->flags;
+    return task;
+}
+
+/* The input gradient is made first, so that its reduction over the tensor group runs beside
+ * the weight gradient. */
+static void matmul_grad(walk *w, const smp_node *node)
+{
+    uint8_t x = node->in[0], source = w->graph->tensors[x].gathered;
+    smp_ref dy = grad_at(w, node->out[0]);
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_MATMUL_DX);
+    uint64_t rows = node->dims[0], out = node->dims[1], in = node->dims[2];
+
+    if (source != SMP_NO_TENSOR) {
+        smp_node gather = { .op = SMP_OP_ALL_GATHER,
+                            .dims = { smp_mul(w->low->tokens, w->low->hidden) } };
+
+        add_collective(w, &gather, node->names.regather, SMP_OP_ALL_GATHER,
+                       SMP_PHASE_BACKWARD, at(w, source), at(w, x));
+    }
+    task.dims[1] = in;
+    task.dims[2] = out;
+    add(w, &task,
+        (smp_access[]){ smp_reads(dy), smp_reads(weight(w, node->weight, node->n_weight)),
+                        smp_writes(grad_at(w, x)) },
+        3);
+    w->graph->tensors[x].has_grad = true;
+    task = grad_task(w, node, node->names.dw, SMP_OP_MATMUL_DW);
+    task.dims[0] = out;
+    task.dims[1] = in;
+    task.dims[2] = rows;
+    task.dtype2 = (uint8_t)w->low->reduce;
+    task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    add(w, &task,
+        (smp_access[]){ smp_reads(dy), smp_reads(at(w, x)),
+                        weight_grad(w, node->weight, node->n_weight) },
+        3);
+    if (node->bias != SMP_ROLES) {
+        smp_build_extend(&w->low->build, weight_grad(w, node->bias, node->n_bias));
+    }
+}
+
+static void norm_grad(walk *w, const smp_node *node)
+{
+    uint8_t x = node->in[0];
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_NORM_GRAD);
+    bool has = w->graph->tensors[x].has_grad;
+
+    task.dtype2 = (uint8_t)w->low->reduce;
+    task.flags |= (uint8_t)((w->add ? SMP_FLAG_ACCUMULATE : 0) | (has ? SMP_FLAG_ADD_DX : 0));
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, x)),
+                        smp_reads(weight(w, node->weight, 1)),
+                        smp_adds(grad_at(w, x), has), weight_grad(w, node->weight, 1) },
+        5);
+    w->graph->tensors[x].has_grad = true;
+    if (node->bias != SMP_ROLES) {
+        smp_build_extend(&w->low->build, weight_grad(w, node->bias, 1));
+    }
+}
+
+static void qk_norm_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_QK_NORM_GRAD);
+
+    task.dtype2 = (uint8_t)w->low->reduce;
+    task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    add(w, &task,
+        (smp_access[]){ smp_updates(grad_at(w, node->out[0])), smp_reads(at(w, node->out[1])),
+                        smp_reads(weight(w, SMP_ROLE_Q_NORM_W, 1)),
+                        smp_reads(weight(w, SMP_ROLE_K_NORM_W, 1)),
+                        weight_grad(w, SMP_ROLE_Q_NORM_W, 1),
+                        weight_grad(w, SMP_ROLE_K_NORM_W, 1) },
+        6);
+    share_grad(w, node->in[0], node->out[0]);
+}
+
+static void bias_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dw, SMP_OP_BIAS_GRAD);
+
+    task.dtype2 = (uint8_t)w->low->reduce;
+    task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), weight_grad(w, node->bias, 1) },
+        2);
+    share_grad(w, node->in[0], node->out[0]);
+}
+
+/* Gradients that read `extra` tensors besides dy and write the gradient of the first input. */
+static void plain_grad(walk *w, const smp_node *node, smp_op op, const uint8_t *extra,
+                       uint32_t n_extra)
+{
+    smp_task task = grad_task(w, node, node->names.dx, (uint32_t)op);
+    smp_access access[6];
+    uint32_t n = 0;
+
+    access[n++] = smp_reads(grad_at(w, node->out[0]));
+    for (uint32_t i = 0; i < n_extra; i++) {
+        access[n++] = smp_reads(at(w, extra[i]));
+    }
+    access[n++] = smp_writes(grad_at(w, node->in[0]));
+    w->graph->tensors[node->in[0]].has_grad = true;
+    if (op == SMP_OP_VALUES_GRAD) { /* dqkv as well: the part of v */
+        access[n++] = smp_writes(grad_at(w, node->in[1]));
+        w->graph->tensors[node->in[1]].has_grad = true;
+    }
+    add(w, &task, access, n);
+}
+
+/* The two ends of tensor parallelism are each other's gradients. */
+static void collective_grad(walk *w, const smp_node *node)
+{
+    uint8_t x = node->in[0], y = node->out[0];
+
+    switch (node->op) {
+    case SMP_OP_ALL_REDUCE:
+        share_grad(w, x, y);
+        return;
+    case SMP_NODE_FORK:
+        share_grad(w, x, y);
+        add_collective(w, node, node->names.dx, SMP_OP_ALL_REDUCE, SMP_PHASE_BACKWARD,
+                       grad_at(w, y), grad_at(w, y));
+        return;
+    default:
+        add_collective(w, node, node->names.dx,
+                       node->op == SMP_OP_ALL_GATHER ? SMP_OP_REDUCE_SCATTER
+                                                     : SMP_OP_ALL_GATHER,
+                       SMP_PHASE_BACKWARD, grad_at(w, y), grad_at(w, x));
+        w->graph->tensors[x].has_grad = true;
+        return;
+    }
+}
+
+static void rope_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_ROPE_GRAD);
+
+    add(w, &task, (smp_access[]){ smp_updates(grad_at(w, node->out[0])) }, 1);
+    share_grad(w, node->in[0], node->out[0]);
+}
+
+static void scores_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_SCORES_GRAD);
+
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
+                        smp_writes(grad_at(w, node->in[0])) },
+        3);
+}
+
+static void backward_node(walk *w, const smp_node *node)
+{
+    switch (node->op) {
+    case SMP_OP_ADD:
+        share_grad(w, node->in[0], node->out[0]);
+        share_grad(w, node->in[1], node->out[0]);
+        break;
+    case SMP_OP_MATMUL:
+        matmul_grad(w, node);
+        break;
+    case SMP_OP_NORM:
+        norm_grad(w, node);
+        break;
+    case SMP_OP_QK_NORM:
+        qk_norm_grad(w, node);
+        break;
+    case SMP_OP_BIAS:
+        bias_grad(w, node);
+        break;
+    case SMP_OP_ROPE:
+        rope_grad(w, node);
+        break;
+    case SMP_OP_ATTENTION:
+        plain_grad(w, node, SMP_OP_ATTENTION_GRAD,
+                   (uint8_t[]){ node->in[0], node->out[0], node->out[1] }, 3);
+        break;
+    case SMP_OP_SCORES:
+        scores_grad(w, node);
+        break;
+    case SMP_OP_SOFTMAX:
+        plain_grad(w, node, SMP_OP_SOFTMAX_GRAD, node->out, 1);
+        break;
+    case SMP_OP_VALUES:
+        plain_grad(w, node, SMP_OP_VALUES_GRAD, node->in, 2);
+        break;
+    case SMP_OP_ACTIVATION:
+        plain_grad(w, node, SMP_OP_ACTIVATION_GRAD, node->in, 1);
+        break;
+    case SMP_OP_GATED:
+        plain_grad(w, node, SMP_OP_GATED_GRAD, node->in, 1);
+        break;
+    case SMP_OP_DROPOUT:
+        plain_grad(w, node, SMP_OP_DROPOUT_GRAD, &node->out[1], 1);
+        break;
+    default:
+        collective_grad(w, node);
+        break;
+    }
+}
+
+static void emit_backward(walk *w)
+{
+    smp_graph *g = w->graph;
+
+    for (uint32_t i = 0; i < g->n_tensor; i++) {
+        g->tensors[i].has_grad = false;
+        g->tensors[i].grad = (smp_ref){ 0 };
+    }
+    g->tensors[g->output].grad = smp_whole(w->low->d, g->tensors[g->output].bytes);
+    g->tensors[g->output].has_grad = true;
+    for (uint32_t i = 0; i < g->n_node; i++) {
+        if (g->again[i]) {
+            forward_node(w, &g->nodes[i], SMP_PHASE_RECOMPUTE);
+        }
+    }
+    for (uint32_t i = g->n_node; i-- > 0;) {
+        backward_node(w, &g->nodes[i]);
+    }
+    if (w->low->orders_backward) {
+        smp_build_extend(&w->low->build, smp_token(w->low->prefetch_token));
+    }
+    if (w->variant->offloaded && w->low->load_token != SMP_NO_BUFFER) {
+        smp_build_extend(&w->low->build, smp_token(w->low->load_token));
+    }
+}
+
+void smp_lower_block(smp_lowering *low, smp_variant *variant)
+{
+    smp_graph graph;
+    walk w = { .low = low, .variant = variant, .graph = &graph };
+
+    smp_graph_build(low, variant->block, variant->mode, &graph);
+    place(&w);
+    variant->segments.forward = smp_build_segment(&low->build, "forward");
+    for (uint32_t i = 0; i < graph.n_node; i++) {
+        forward_node(&w, &graph.nodes[i], SMP_PHASE_FORWARD);
+    }
+    if (low->orders_forward) {
+        smp_build_extend(&low->build, smp_token(low->prefetch_token));
+    }
+    for (int i = 0; i < low->n_write; i++) {
+        w.add = i == 1;
+        variant->segments.backward[i] =
+            smp_build_segment(&low->build, w.add ? "backward.add" : "backward");
+        emit_backward(&w);
+    }
+}

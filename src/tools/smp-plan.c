@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * smp-plan: which settings to train with.  Arguments and presentation only; the search is
+ * src/plan.
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "smp.h"
+#include "tools/cli.h"
+
+#include <string.h>
+
+typedef struct options {
+    cli_job job;
+    const char *objective, *output, *export, *pareto;
+    uint32_t top;
+    double margin_percent;
+    bool json, no_prune, timing;
+} options;
+
+static const cli_option table[] = {
+    CLI_JOB_OPTIONS(options, job),
+    CLI_SET_OPTION("pin", options, job, "fix a setting that would be searched, or another one"),
+    CLI_HEADING("Search"),
+    CLI_TEXT("objective", 0, "WHAT", options, objective,
+             "time (default), cost or gpus: the last two also try fewer GPUs"),
+    CLI_U32("top", 'k', "N", options, top, "plans to show; default: 5"),
+    CLI_DOUBLE("margin", 0, "PERCENT", options, margin_percent,
+               "of a GPU's memory that a plan must leave free; default: 3"),
+    CLI_FLAG("no-prune", 0, options, no_prune, "simulate every configuration"),
+    CLI_HEADING("Output"),
+    CLI_TEXT("output", 'o', "FILE", options, output, "write the best plan for smp-sim"),
+    CLI_TEXT("export", 0, "smp-v2 FILE", options, export,
+             "write the best plan's settings as an SMP v2 configuration"),
+    CLI_TEXT("pareto", 0, "FILE", options, pareto,
+             "plot time against memory: FILE ends in .svg or .png"),
+    CLI_FLAG("json", 0, options, json, "print JSON"),
+    CLI_FLAG("timing", 0, options, timing, "say how long the search took"),
+    CLI_COMMON_OPTIONS,
+};
+
+static const char *const usage[] = {
+    "--model M --cluster C [--nodes N] [option]...",
+    NULL,
+};
+
+static const char *const examples[] = {
+    "smp-plan --model Llama-3.1-70B --cluster p5.48xlarge --nodes 8 \\",
+    "         --seq-len 8192 --global-batch 1024 -o plan.json",
+    "smp-plan -m gpt2 -c dgx-h100 -g 1 --pin checkpointing=none --json",
+    NULL,
+};
+
+static const cli_program program = {
+    .name = "smp-plan",
+    .usage = usage,
+    .about = "Searches for the fastest settings to train a model on a cluster, says what they "
+             "cost and why the alternatives lose.",
+    .options = table,
+    .n_option = sizeof table / sizeof table[0],
+    .notes = "Exit status: 0 done, 1 the system failed, 2 an input is wrong, 3 nothing fits.",
+    .examples = examples,
+    .max_operands = 1,
+};
+
+static smp_status read_objective(const char *text, smp_errors *errors,
+                                 smp_objective *objective_p)
+{
+    static const char *const names[] = {"time", "cost", "gpus"};
+    static const smp_objective values[] = {SMP_OBJECTIVE_TIME, SMP_OBJECTIVE_COST,
+                                           SMP_OBJECTIVE_GPUS};
+    if (!text) {
+        return SMP_OK;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *objective_p = values[i];
+            return SMP_OK;
+        }
+    }
+    const smp_place place = {.file = "--objective"};
+    return smp_fail(errors, SMP_INPUT, &place, "%s: must be time, cost or gpus", text);
+}
+
+static smp_status check(const options *o, const cli_list *operands, smp_errors *errors)
+{
+    if (o->export && (strcmp(o->export, "smp-v2") != 0 || operands->count != 1)) {
+        const smp_place place = {.file = "--export"};
+        return smp_fail(errors, SMP_INPUT, &place,
+                        "%s: must be smp-v2, followed by the file to write", o->export);
+    }
+    if (!o->export && operands->count > 0) {
+        return smp_fail(errors, SMP_INPUT, NULL, "%s: no such argument; options start with --",
+                        operands->values[0]);
+    }
+    if (!(o->margin_percent >= 0 && o->margin_percent < 100)) {
+        const smp_place place = {.file = "--margin"};
+        return smp_fail(errors, SMP_INPUT, &place, "%g: must be from 0 to less than 100",
+                        o->margin_percent);
+    }
+    if (o->top < 1 || o->top > 1000) {
+        const smp_place place = {.file = "--top"};
+        return smp_fail(errors, SMP_INPUT, &place, "%u: must be from 1 to 1000", o->top);
+    }
+    return SMP_OK;
+}
+
+static smp_status write_files(const options *o, const char *export_path, const smp_plan *plan,
+                              smp_errors *errors)
+{
+    const smp_job *best = smp_plan_job(plan, 0);
+    smp_status st = SMP_OK;
+    if (o->output) {
+        st = smp_plan_write(best, smp_plan_report(plan, 0), o->output, errors);
+    }
+    if (st == SMP_OK && export_path) {
+        st = smp_settings_export(&best->settings, export_path, errors);
+    }
+    if (st == SMP_OK && o->pareto) {
+        st = smp_plan_pareto(plan, o->pareto, errors);
+    }
+    return st;
+}
+
+static smp_status search(const options *o, const smp_job *job, const char *export_path,
+                         smp_errors *errors)
+{
+    smp_plan_options how;
+    smp_plan_options_init(&how);
+    smp_status st = read_objective(o->objective, errors, &how.objective);
+    if (st != SMP_OK) {
+        return st;
+    }
+    how.top = o->top;
+    how.margin_frac = o->margin_percent / 100;
+    how.prune = !o->no_prune;
+    how.timing = o->timing;
+    smp_progress *progress = smp_progress_create(stderr, "searching");
+    how.progress = smp_progress_update;
+    how.progress_context = progress;
+    smp_plan *plan = NULL;
+    st = smp_plan_search(job, &how, errors, &plan);
+    smp_progress_destroy(progress);
+    if (st != SMP_OK && st != SMP_INFEASIBLE) {
+        return st;
+    }
+    smp_status printed = smp_plan_print(plan, o->json, stdout, errors);
+    if (printed == SMP_OK && st == SMP_OK) {
+        printed = write_files(o, export_path, plan, errors);
+    }
+    smp_plan_destroy(plan);
+    return st != SMP_OK ? st : printed;
+}
+
+static smp_status run(const options *o, const cli_list *operands, smp_errors *errors)
+{
+    smp_status st = check(o, operands, errors);
+    if (st != SMP_OK) {
+        return st;
+    }
+    cli_inputs inputs = {0};
+    st = cli_job_read(&o->job, NULL, errors, &inputs);
+    if (st == SMP_OK) {
+        smp_job_default_batch(&inputs.job);
+        st = search(o, &inputs.job, o->export ? operands->values[0] : NULL, errors);
+    }
+    cli_inputs_free(&inputs);
+    return st;
+}
+
+int main(int argc, char **argv)
+{
+    cli_begin();
+    smp_errors *errors = smp_errors_create();
+    options o = {.top = 5, .margin_percent = 3};
+    cli_list operands = {0};
+    bool done = false;
+    smp_status st = cli_parse(&program, argc, argv, &o, &operands, errors, &done);
+    if (st == SMP_OK && !done) {
+        st = run(&o, &operands, errors);
+    }
+    (void)st; /* the collector has it */
+    cli_list_free(&o.job.set);
+    cli_list_free(&operands);
+    return cli_end("smp-plan", errors);
+}

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The search against brute force: the space, the evaluator, the bounds, dominance, and the
+ * plans themselves.
+ */
+#include "config.h"
+
+#include "tests/plan/small.h"
+
+/* A point with its job and what simulating all of it says. */
+typedef struct sample { smp_point point; smp_job job; smp_report report; } sample;
+typedef struct samples { sample *at; size_t n, room; } samples;
+
+static samples simulate_all(const small *s, const smp_plan_space *space)
+{
+    samples all = {0};
+    smp_point point = {{0}};
+    do {
+        smp_job job;
+        if (smp_plan_space_job(space, &point, &job)) {
+            SMP_GROW(all.at, all.n, all.room);
+            all.at[all.n] = (sample){.point = point, .job = job};
+            check_ok(smp_evaluate_fully(&job, s->errors, &all.at[all.n].report), s->errors);
+            all.n++;
+        }
+    } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
+    return all;
+}
+
+static void settings_text(const smp_settings *settings, char text[1024])
+{
+    size_t n = 0;
+    size_t used = 0;
+    const smp_setting_info *table = smp_settings_table(&n);
+    for (size_t i = 0; i < n; i++) {
+        char value[96];
+        assert_true(smp_settings_get(settings, table[i].key, value, sizeof value));
+        used += (size_t)snprintf(text + used, 1024 - used, "%s=%s ", table[i].key, value);
+        assert_true(used < 1024);
+    }
+}
+
+/* Every point has other settings than every other, and keeps the pins. */
+static void test_space(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 5; seed++) {
+        small s;
+        small_create(&s, seed);
+        small_pin(&s, "micro_batch=1");
+        small_pin(&s, "optimizer=sgd");
+        smp_plan_space *space = smp_plan_space_create(&s.job);
+        char (*seen)[1024] = smp_heap_alloc(20000, 1024);
+        size_t n = 0;
+        smp_point point = {{0}};
+        uint64_t last_code = 0;
+        do {
+            smp_job job;
+            if (!smp_plan_space_job(space, &point, &job)) {
+                continue;
+            }
+            const uint64_t code = smp_plan_space_code(space, &point);
+            assert_true(n == 0 || code > last_code);
+            last_code = code;
+            assert_true(n < 20000);
+            settings_text(&job.settings, seen[n]);
+            for (size_t i = 0; i < n; i++) {
+                assert_string_not_equal(seen[i], seen[n]);
+            }
+            n++;
+            assert_int_equal(job.settings.micro_batch, 1);
+            assert_int_equal(job.settings.optimizer, SMP_OPTIMIZER_SGD);
+        } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
+        assert_true(n > 0);
+        free(seen);
+        smp_plan_space_destroy(space);
+        small_destroy(&s);
+    }
+}
+
+static size_t count_points(const smp_job *job)
+{
+    size_t n = 0;
+    smp_plan_space *space = smp_plan_space_create(job);
+    smp_point point = {{0}};
+    do {
+        smp_job resolved;
+        n += smp_plan_space_job(space, &point, &resolved);
+    } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
+    smp_plan_space_destroy(space);
+    return n;
+}
+
+/* One H100, one layer's worth of choices by hand: gpt-like pins leave micro-batches 1, 2, 4
+ * of a batch of 4 and, where there are several micro-batches, two rules of accumulation:
+ * 2 + 2 + 1 points. */
+static void test_count(void **state)
+{
+    (void)state;
+    static const char *const pins[] = {"checkpointing=none", "offload=false", "loss_chunks=1",
+                                       "reshard_after_forward=true", "prefetch=none",
+                                       "tensor_parallel_degree=1"};
+    small s;
+    small_create(&s, 0);
+    smp_settings_init(&s.job.settings);
+    check_ok(smp_cluster_set_gpus(s.cluster, 1, s.errors), s.errors);
+    s.job.batch.global_batch = 4;
+    for (size_t i = 0; i < sizeof pins / sizeof pins[0]; i++) {
+        small_pin(&s, pins[i]);
+    }
+    check_u64(count_points(&s.job), 5);
+    small_pin(&s, "micro_batch=2");
+    check_u64(count_points(&s.job), 2);
+    /* horizons 1, 2, 4, 8 matter only below the number of layers, and only with offload */
+    small_destroy(&s);
+}
+
+static void check_equal_reports(const smp_report *a, const smp_report *b)
+{
+    check_i64(a->step_ps, b->step_ps);
+    check_u64(a->memory.arena_bytes, b->memory.arena_bytes);
+    check_u64(a->memory.peak_bytes, b->memory.peak_bytes);
+    check_i64(a->memory.margin_bytes, b->memory.margin_bytes);
+    assert_int_equal(a->memory.fits, b->memory.fits);
+    check_u64(a->memory.parts.activations_bytes, b->memory.parts.activations_bytes);
+    check_rel(a->tokens_per_s_per_gpu, b->tokens_per_s_per_gpu, 1e-12);
+    check_rel(a->mfu, b->mfu, 1e-12);
+    check_i64(a->time.compute_ps, b->time.compute_ps);
+    check_i64(a->time.shard_ps, b->time.shard_ps);
+    check_i64(a->time.tensor_ps, b->time.tensor_ps);
+    check_i64(a->time.offload_ps, b->time.offload_ps);
+}
+
+/* Few micro-batches extended say the same as all of them, to the picosecond and the byte. */
+static void test_evaluate(void **state)
+{
+    (void)state;
+    size_t extended = 0;
+    for (uint64_t seed = 100; seed < 130; seed++) {
+        small s;
+        small_create(&s, seed);
+        s.job.batch.global_batch = (uint64_t)s.cluster->gpus * (16 + small_draw(seed, 40, 40));
+        smp_plan_space *space = smp_plan_space_create(&s.job);
+        smp_point point = {{0}};
+        uint64_t i = 0;
+        do {
+            smp_job job;
+            /* about one point in 40 */
+            if (small_draw(seed, 1000 + i++, 40) != 0 ||
+                !smp_plan_space_job(space, &point, &job)) {
+                continue;
+            }
+            smp_report quick;
+            smp_report full;
+            uint64_t simulated = 0;
+            check_ok(smp_evaluate(&job, true, s.errors, &quick, &simulated), s.errors);
+            check_ok(smp_evaluate_fully(&job, s.errors, &full), s.errors);
+            check_equal_reports(&quick, &full);
+            extended += simulated < job.micro_batches;
+        } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
+        smp_plan_space_destroy(space);
+        small_destroy(&s);
+    }
+    assert_true(extended > 20);
+}
+
+/* No bound is above the truth, and dominance holds, on every point of random spaces. */
+static void test_bounds(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 200; seed < 220; seed++) {
+        small s;
+        small_create(&s, seed);
+        smp_bounds *bounds = smp_bounds_create();
+        smp_plan_space *space = smp_plan_space_create(&s.job);
+        const samples all = simulate_all(&s, space);
+        for (size_t i = 0; i < all.n; i++) {
+            int64_t head = 0;
+            int64_t mesh = 0;
+            uint64_t bytes = 0;
+            const sample *a = &all.at[i];
+            check_ok(smp_bound_time(bounds, &a->job, false, s.errors, &head), s.errors);
+            check_ok(smp_bound_time(bounds, &a->job, true, s.errors, &mesh), s.errors);
+            check_ok(smp_bound_memory(bounds, &a->job, s.errors, &bytes), s.errors);
+            assert_true(head > 0 && head <= mesh);
+            assert_true(mesh <= a->report.step_ps);
+            assert_true(bytes <= a->report.memory.peak_bytes);
+            for (size_t j = 0; j < all.n; j++) {
+                assert_true(!smp_point_dominates(&a->point, &all.at[j].point) ||
+                            a->report.step_ps <= all.at[j].report.step_ps);
+            }
+        }
+        free(all.at);
+        smp_plan_space_destroy(space);
+        smp_bounds_destroy(bounds);
+        small_destroy(&s);
+    }
+}
+
+static int compare_bytes(const void *left, const void *right)
+{
+    const uint64_t a = *(const uint64_t *)left;
+    const uint64_t b = *(const uint64_t *)right;
+    return (a > b) - (a < b);
+}
+
+/* The memory that a third to all of the points fit into, as the cluster's. */
+static void limit_memory(small *s, const samples *all, uint64_t seed)
+{
+    uint64_t *peaks = smp_heap_alloc(all->n, sizeof *peaks);
+    for (size_t i = 0; i < all->n; i++) {
+        peaks[i] = all->at[i].report.memory.peak_bytes;
+    }
+    qsort(peaks, all->n, sizeof *peaks, compare_bytes);
+    const size_t third = all->n / 3;
+    s->cluster->memory_bytes.value =
+        (double)peaks[third + small_draw(seed, 50, (uint32_t)(all->n - third))];
+    free(peaks);
+}
+
+/* The best of all points by full simulation; ties go to the first. */
+static const sample *best_of(const samples *all, const small *s)
+{
+    const sample *best = NULL;
+    for (size_t i = 0; i < all->n; i++) {
+        const smp_report *r = &all->at[i].report;
+        if ((double)r->memory.peak_bytes <= s->cluster->memory_bytes.value &&
+            r->memory.host_bytes_per_node <= r->memory.host_capacity_bytes &&
+            (!best || r->step_ps < best->report.step_ps)) {
+            best = &all->at[i];
+        }
+    }
+    return best;
+}
+
+static smp_plan *search(small *s, bool prune, uint32_t top)
+{
+    smp_plan_options options;
+    smp_plan *plan = NULL;
+    smp_plan_options_init(&options);
+    options.prune = prune;
+    options.top = top;
+    options.margin_frac = 0;
+    check_ok(smp_plan_search(&s->job, &options, s->errors, &plan), s->errors);
+    return plan;
+}
+
+static void test_brute_force(void **state)
+{
+    (void)state;
+    uint64_t pruned = 0;
+    uint64_t evaluated = 0;
+    for (uint64_t seed = 300; seed < 320; seed++) {
+        small s;
+        small_create(&s, seed);
+        smp_plan_space *space = smp_plan_space_create(&s.job);
+        const samples all = simulate_all(&s, space);
+        limit_memory(&s, &all, seed);
+        const sample *best = best_of(&all, &s);
+        assert_non_null(best);
+        smp_plan *plan = search(&s, true, 3);
+        const smp_search_info *info = smp_plan_search_info(plan);
+        check_i64(smp_plan_report(plan, 0)->step_ps, best->report.step_ps);
+        char found[1024];
+        char expected[1024];
+        settings_text(&smp_plan_job(plan, 0)->settings, found);
+        settings_text(&best->job.settings, expected);
+        check_text(found, expected);
+        check_u64(info->enumerated, all.n);
+        check_u64(info->pruned + info->evaluated, all.n);
+        assert_true(info->exhausted && info->gap <= 0);
+        pruned += info->pruned;
+        evaluated += info->evaluated;
+        smp_plan_destroy(plan);
+        free(all.at);
+        smp_plan_space_destroy(space);
+        small_destroy(&s);
+    }
+    assert_true(pruned > 4 * evaluated); /* else the bounds are idle */
+}
+
+/* Without pruning the plans are the same, down to the last. */
+static void test_no_prune(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 400; seed < 408; seed++) {
+        small s;
+        small_create(&s, seed);
+        smp_plan *a = search(&s, true, 7);
+        smp_plan *b = search(&s, false, 7);
+        check_u64(smp_plan_count(a), smp_plan_count(b));
+        check_u64(smp_plan_search_info(b)->pruned, 0);
+        for (size_t i = 0; i < smp_plan_count(a); i++) {
+            char left[1024];
+            char right[1024];
+            settings_text(&smp_plan_job(a, i)->settings, left);
+            settings_text(&smp_plan_job(b, i)->settings, right);
+            check_text(left, right);
+            check_equal_reports(smp_plan_report(a, i), smp_plan_report(b, i));
+        }
+        smp_plan_destroy(a);
+        smp_plan_destroy(b);
+        small_destroy(&s);
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_space),  cmocka_unit_test(test_count),
+    cmocka_unit_test(test_evaluate), cmocka_unit_test(test_bounds),
+    cmocka_unit_test(test_brute_force), cmocka_unit_test(test_no_prune),
+};
+
+CHECK_MAIN(tests)
