@@ -286,6 +286,9 @@ typedef struct smp_job {
 /* Checks every rule of the settings against model, cluster and batch, reports all that are
  * broken with the legal values, and writes the values that act into job->settings. */
 SMP_CHECK smp_status smp_job_resolve(smp_job *job, smp_errors *errors);
+/* Fills in what of job->batch is 0, before resolving: the model's positions, at most 8192
+ * (4096 where the model has no limit), and one micro-batch per data rank. */
+void smp_job_default_batch(smp_job *job);
 
 /* -------------------------------------------------------------------- mesh */
 
@@ -410,6 +413,12 @@ const smp_report *smp_simulation_report(const smp_simulation *simulation);
  * settings and the report). */
 SMP_CHECK smp_status smp_simulation_print(const smp_simulation *simulation, bool json,
                                           FILE *stream, smp_errors *errors);
+/* What-ifs: simulates every combination of values on top of `job`, which is not resolved.
+ * An axis is "key=a,b,c": a setting, or seq_len, global_batch.  Prints one row each, in the
+ * order of the product; a combination that breaks a rule is a row with the reason.  At most
+ * 4096 combinations. */
+SMP_CHECK smp_status smp_sweep_print(const smp_job *job, const char *const *axes, size_t n_axis,
+                                     bool json, FILE *stream, smp_errors *errors);
 /* What the largest costs rest on: formula, figures, citations. */
 SMP_CHECK smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream,
                                             smp_errors *errors);
