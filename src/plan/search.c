@@ -4,11 +4,11 @@
  *
  * Plans are ranked by time, then by code, so that of two equally fast plans the one with
  * fewer memory savers wins.  A heap holds parts of the space by their bounds on that rank:
- * heads, then (head, mesh), then points.  The lowest part is taken; a
- * part is split, a point is simulated.  A point whose bound on memory is over the limit is
- * dropped; one that a simulated point dominates takes that point's time as its bound.  When
- * the lowest part cannot rank before the last of the plans kept, nothing that is left can:
- * the plans are the best of the whole space (gap 0), the same as without pruning.
+ * heads, then (head, mesh), then points.  The lowest part is taken; a part is split, a point
+ * is simulated.  A point whose bound on memory is over the limit is dropped; one that a
+ * simulated point dominates takes that point's time as its bound.  When the lowest part
+ * cannot rank before the last of the plans kept, nothing that is left can: the plans are the
+ * best of the whole space (gap 0), the same as without pruning.
  */
 #include "config.h"
 
