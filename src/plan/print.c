@@ -346,7 +346,6 @@ static void print_json(const smp_plan *plan, FILE *stream)
     }
     out_search(&out, plan);
     smp_out_end_object(&out);
-    smp_text_add(&out.text, "\n");
     fwrite(out.text.data, 1, out.text.length, stream);
     smp_text_free(&out.text);
 }
