@@ -445,6 +445,8 @@ typedef struct smp_plan_options {
     uint32_t top;     /* plans to return; 0 means 5 */
     bool prune;       /* false: price every candidate */
     double margin_frac; /* of capacity that a plan must leave free; default 0.03 */
+    bool front;       /* also find the front of time and memory, for smp_plan_pareto: the
+                         fastest plan in ever less memory, at least 5 % less each */
     bool timing;      /* print how long the search took: no two runs then print the same */
     /* Called now and then with what has been done of how much; may be NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
