@@ -4,7 +4,7 @@
  * instance of small programs: live bytes, places of entries alive at once, reachability of
  * every conflicting pair, necessity of every wait.
  */
-#include "check.h"
+#include "tests/check.h"
 
 #include "small_program.h"
 
