@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library in one page: read inputs, make a job, ask its mesh, lower its step program.
- * It uses nothing but smp.h.
+ * The library in one page: read inputs, make a job, ask its mesh, lower its step program,
+ * simulate it.  It uses nothing but smp.h.
  *
  *   examples/groups [RANK]      groups of a rank of Llama-3.1-8B on two p5.48xlarge
  */
@@ -26,12 +26,43 @@ static void print_group(const smp_mesh *mesh, smp_group group, uint32_t rank)
     free(members);
 }
 
+static void print_mesh(const smp_job *job, const smp_mesh *mesh, uint32_t rank)
+{
+    smp_coords at;
+    char degree[16];
+
+    smp_mesh_coords(mesh, rank, &at);
+    (void)smp_settings_get(&job->settings, "hybrid_shard_degree", degree, sizeof(degree));
+    printf("rank %u of %u: tensor %u, shard %u of %s\n", rank, smp_mesh_world(mesh),
+           at.axis[SMP_AXIS_TENSOR], at.axis[SMP_AXIS_SHARD], degree);
+    print_group(mesh, SMP_GROUP_TENSOR, rank);
+    print_group(mesh, SMP_GROUP_SHARD, rank);
+    print_group(mesh, SMP_GROUP_REPLICA, rank);
+}
+
+static smp_status simulate(const smp_job *job, smp_errors *errors)
+{
+    smp_step *step = NULL;
+    smp_simulation *simulation = NULL;
+
+    smp_status status = smp_step_lower(job, errors, &step);
+    status = status != SMP_OK ? status : smp_step_verify(step, errors);
+    status = status != SMP_OK ? status : smp_simulate(job, step, errors, &simulation);
+    if (status == SMP_OK) {
+        const smp_report *report = smp_simulation_report(simulation);
+        printf("step %.3f s, %.1f GiB of %.1f GiB: %s\n", report->step_time_s,
+               (double)report->memory.peak_bytes / (1 << 30),
+               (double)report->memory.capacity_bytes / (1 << 30),
+               report->memory.fits ? "fits" : "does not fit");
+    }
+    smp_simulation_destroy(simulation);
+    smp_step_destroy(step);
+    return status;
+}
+
 static smp_status run(smp_job *job, uint32_t rank, smp_errors *errors)
 {
     smp_mesh *mesh = NULL;
-    smp_step *step = NULL;
-    smp_coords at;
-    char degree[16];
 
     smp_status status = smp_settings_assign(&job->settings, "tensor_parallel_degree=4",
                                             "example", errors);
@@ -40,24 +71,9 @@ static smp_status run(smp_job *job, uint32_t rank, smp_errors *errors)
     if (status != SMP_OK) {
         return status;
     }
-    rank %= smp_mesh_world(mesh);
-    smp_mesh_coords(mesh, rank, &at);
-    (void)smp_settings_get(&job->settings, "hybrid_shard_degree", degree, sizeof(degree));
-    printf("rank %u of %u: tensor %u, shard %u of %s\n", rank, smp_mesh_world(mesh),
-           at.axis[SMP_AXIS_TENSOR], at.axis[SMP_AXIS_SHARD], degree);
-    print_group(mesh, SMP_GROUP_TENSOR, rank);
-    print_group(mesh, SMP_GROUP_SHARD, rank);
-    print_group(mesh, SMP_GROUP_REPLICA, rank);
+    print_mesh(job, mesh, rank % smp_mesh_world(mesh));
     smp_mesh_destroy(mesh);
-
-    status = smp_step_lower(job, errors, &step);
-    status = status != SMP_OK ? status : smp_step_verify(step, errors);
-    if (status == SMP_OK) {
-        printf("step program lowered and verified: %u micro-batches\n",
-               (unsigned)job->micro_batches);
-    }
-    smp_step_destroy(step);
-    return status;
+    return simulate(job, errors);
 }
 
 int main(int argc, char **argv)
