@@ -38,5 +38,9 @@ static inline void fuzz_check_errors(smp_status status, const smp_errors *errors
 /* A file that holds the input, for readers that take a path.  The name is the same for all
  * inputs of a process, in $TMPDIR or /tmp. */
 const char *fuzz_file(const uint8_t *data, size_t size);
+/* Paths beside it for what a target writes; removed at the end.  i: 0 or 1. */
+const char *fuzz_output(int i);
+/* True when both outputs were written and are equal byte for byte. */
+bool fuzz_outputs_equal(void);
 
 #endif

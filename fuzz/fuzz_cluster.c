@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reader of clusters.  For all inputs: a cluster or lines that say why not, never both; a cluster's
- * own text reads back as the same text.
+ * Reader of clusters.  For all inputs: a cluster or lines that say why not, never both; a
+ * cluster's own text reads back as the same text.
  */
 #include "config.h"
 

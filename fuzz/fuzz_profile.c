@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reader of profiles.  For all inputs: a profile or lines that say why not, never both; a profile's
- * own text reads back as the same text.
+ * Reader of profiles.  For all inputs: a profile or lines that say why not, never both; a
+ * profile's own text reads back as the same text.
  */
 #include "config.h"
 

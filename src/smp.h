@@ -159,7 +159,11 @@ SMP_CHECK smp_status smp_calibrate(const smp_calibrate_options *options, FILE *r
 
 /* ---------------------------------------------------------------- settings */
 
-typedef enum smp_sharding { SMP_SHARDING_FULL, SMP_SHARDING_OPTIMIZER, SMP_SHARDING_NONE } smp_sharding;
+typedef enum smp_sharding {
+    SMP_SHARDING_FULL,
+    SMP_SHARDING_OPTIMIZER,
+    SMP_SHARDING_NONE
+} smp_sharding;
 typedef enum smp_strategy { /* PyTorch's sharding_strategy, as given */
     SMP_STRATEGY_UNSET, SMP_STRATEGY_FULL_SHARD, SMP_STRATEGY_SHARD_GRAD_OP,
     SMP_STRATEGY_HYBRID_SHARD, SMP_STRATEGY_HYBRID_SHARD_ZERO2, SMP_STRATEGY_NO_SHARD
@@ -171,11 +175,22 @@ typedef enum smp_checkpointing {
     SMP_CHECKPOINTING_FULL,
     SMP_CHECKPOINTING_FIRST                /* "first:K": full for layers 0..K-1 */
 } smp_checkpointing;
-typedef enum smp_accumulation { SMP_ACCUMULATION_EVERY, SMP_ACCUMULATION_LAST } smp_accumulation;
-typedef enum smp_precision { SMP_PRECISION_BF16, SMP_PRECISION_FP16, SMP_PRECISION_FP32 } smp_precision;
+typedef enum smp_accumulation {
+    SMP_ACCUMULATION_EVERY,
+    SMP_ACCUMULATION_LAST
+} smp_accumulation;
+typedef enum smp_precision {
+    SMP_PRECISION_BF16,
+    SMP_PRECISION_FP16,
+    SMP_PRECISION_FP32
+} smp_precision;
 typedef enum smp_attention_kind { SMP_ATTENTION_FLASH, SMP_ATTENTION_NAIVE } smp_attention_kind;
 typedef enum smp_optimizer { SMP_OPTIMIZER_ADAMW, SMP_OPTIMIZER_SGD } smp_optimizer;
-typedef enum smp_prefetch { SMP_PREFETCH_BACKWARD_PRE, SMP_PREFETCH_BACKWARD_POST, SMP_PREFETCH_NONE } smp_prefetch;
+typedef enum smp_prefetch {
+    SMP_PREFETCH_BACKWARD_PRE,
+    SMP_PREFETCH_BACKWARD_POST,
+    SMP_PREFETCH_NONE
+} smp_prefetch;
 
 /* The axes of the mesh.  Context parallelism lies inside the shard axis. */
 typedef enum smp_axis {
@@ -286,6 +301,9 @@ typedef struct smp_job {
 /* Checks every rule of the settings against model, cluster and batch, reports all that are
  * broken with the legal values, and writes the values that act into job->settings. */
 SMP_CHECK smp_status smp_job_resolve(smp_job *job, smp_errors *errors);
+/* Fills in what of job->batch is 0, before resolving: the model's positions, at most 8192
+ * (4096 where the model has no limit), and one micro-batch per data rank. */
+void smp_job_default_batch(smp_job *job);
 
 /* -------------------------------------------------------------------- mesh */
 
@@ -410,6 +428,12 @@ const smp_report *smp_simulation_report(const smp_simulation *simulation);
  * settings and the report). */
 SMP_CHECK smp_status smp_simulation_print(const smp_simulation *simulation, bool json,
                                           FILE *stream, smp_errors *errors);
+/* What-ifs: simulates every combination of values on top of `job`, which is not resolved.
+ * An axis is "key=a,b,c": a setting, or seq_len, global_batch.  Prints one row each, in the
+ * order of the product; a combination that breaks a rule is a row with the reason.  At most
+ * 4096 combinations. */
+SMP_CHECK smp_status smp_sweep_print(const smp_job *job, const char *const *axes, size_t n_axis,
+                                     bool json, FILE *stream, smp_errors *errors);
 /* What the largest costs rest on: formula, figures, citations. */
 SMP_CHECK smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream,
                                             smp_errors *errors);
@@ -425,13 +449,19 @@ SMP_CHECK smp_status smp_simulation_plot_timeline(const smp_simulation *simulati
 
 /* -------------------------------------------------------------------- plan */
 
-typedef enum smp_objective { SMP_OBJECTIVE_TIME, SMP_OBJECTIVE_COST, SMP_OBJECTIVE_GPUS } smp_objective;
+typedef enum smp_objective {
+    SMP_OBJECTIVE_TIME,
+    SMP_OBJECTIVE_COST,
+    SMP_OBJECTIVE_GPUS
+} smp_objective;
 
 typedef struct smp_plan_options {
     smp_objective objective;
     uint32_t top;     /* plans to return; 0 means 5 */
     bool prune;       /* false: price every candidate */
     double margin_frac; /* of capacity that a plan must leave free; default 0.03 */
+    bool front;       /* also find the front of time and memory, for smp_plan_pareto: the
+                         fastest plan in ever less memory, at least 5 % less each */
     bool timing;      /* print how long the search took: no two runs then print the same */
     /* Called now and then with what has been done of how much; may be NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
@@ -480,7 +510,8 @@ typedef struct smp_planned {
     bool has_predicted;
     smp_report predicted;  /* what the file says, the rest zero */
 } smp_planned;
-SMP_CHECK smp_status smp_plan_read(const char *path, smp_errors *errors, smp_planned **planned_p);
+SMP_CHECK smp_status smp_plan_read(const char *path, smp_errors *errors,
+                                   smp_planned **planned_p);
 void smp_planned_destroy(smp_planned *planned);
 
 #ifdef __cplusplus

@@ -22,7 +22,7 @@ void *smp_arena_alloc(smp_arena *arena, size_t n_elem, size_t elem_bytes);
 char *smp_arena_strdup(smp_arena *arena, const char *text);
 char *smp_arena_strndup(smp_arena *arena, const char *text, size_t n);
 char *smp_arena_printf(smp_arena *arena, const char *format, ...) SMP_PRINTF(2, 3);
-char *smp_arena_vprintf(smp_arena *arena, const char *format, va_list args);
+char *smp_arena_vprintf(smp_arena *arena, const char *format, va_list args) SMP_PRINTF(2, 0);
 smp_arena_mark smp_arena_here(const smp_arena *arena);
 /* Releases everything allocated since the mark; chunks are kept for reuse. */
 void smp_arena_reset(smp_arena *arena, smp_arena_mark mark);

@@ -75,7 +75,8 @@ static char *data_directory(void)
         char *base = strrchr(program, '/');
 
         if (base != NULL && strcmp(base, "/bin") == 0) {
-            smp_text_add(&text, "%.*s/share/%s", (int)(base - program), program, PACKAGE);
+            smp_text_add(&text, "%.*s/share/%s", (int)(base - program), program,
+                         PACKAGE_TARNAME);
             if (is_directory(text.data)) {
                 return text.data;
             }

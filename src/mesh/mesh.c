@@ -90,7 +90,8 @@ smp_status smp_mesh_create_degrees(const uint32_t degree[SMP_AXES],
         world *= degree[order[i]];
         if (world == 0 || world > INT32_MAX) {
             return smp_fail(errors, SMP_INPUT, NULL,
-                            "mesh: the product of the degrees must be 1 to %d ranks", INT32_MAX);
+                            "mesh: the product of the degrees must be 1 to %d ranks",
+                            INT32_MAX);
         }
     }
     smp_mesh *mesh = smp_heap_alloc(1, sizeof(*mesh));

@@ -459,7 +459,6 @@ smp_status smp_settings_export(const smp_settings *settings, const char *path,
         }
     }
     smp_out_end_object(&out);
-    smp_text_add(&out.text, "\n");
     smp_status status = smp_file_write(path, out.text.data, out.text.length, errors);
     smp_text_free(&out.text);
     return status;

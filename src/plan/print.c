@@ -79,6 +79,28 @@ static void put_word(FILE *stream, const char *word, size_t indent, size_t *used
     *used += n + (*used > indent ? 2 : 0);
 }
 
+/* A sentence as lines of at most 80 columns, the later ones indented more. */
+static void put_sentence(FILE *stream, const char *sentence)
+{
+    enum { FIRST = 2, LATER = 4 };
+    size_t used = FIRST;
+    fprintf(stream, "%*s", FIRST, "");
+    for (const char *word = sentence; *word;) {
+        const size_t n = strcspn(word, " ");
+        if (word > sentence && used + 1 + n > COLUMNS) {
+            fprintf(stream, "\n%*s", LATER, "");
+            used = LATER;
+        } else if (word > sentence) {
+            fputc(' ', stream);
+            used++;
+        }
+        fprintf(stream, "%.*s", (int)n, word);
+        used += n;
+        word += n + (word[n] == ' ');
+    }
+    fputc('\n', stream);
+}
+
 /* The settings of a job; with `plan`, those that its plans have in common, or not. */
 static void put_settings(const smp_plan *plan, const smp_job *job, bool common,
                          const char *head, FILE *stream)
@@ -105,8 +127,9 @@ static void put_job(const smp_plan *plan, FILE *stream)
 {
     const smp_job *job = &plan->job;
     const smp_cluster *cluster = job->cluster;
-    fprintf(stream, "%s on %s: %u GPUs (%s), %u node%s\n", job->model->name, cluster->name,
-            cluster->gpus, cluster->gpu, cluster->nodes, cluster->nodes == 1 ? "" : "s");
+    fprintf(stream, "%s on %s: %u GPU%s (%s), %u node%s\n", job->model->name, cluster->name,
+            cluster->gpus, cluster->gpus == 1 ? "" : "s", cluster->gpu,
+            cluster->nodes, cluster->nodes == 1 ? "" : "s");
     fprintf(stream,
             "sequences of %" PRIu64 " tokens, %" PRIu64 " per step; margin %.3g %% of memory\n",
             job->batch.seq_len, job->batch.global_batch, 100 * plan->options.margin_frac);
@@ -173,7 +196,7 @@ static void put_plans(const smp_plan *plan, FILE *stream)
         fputs("\nWhy not, for plan 1:\n", stream);
     }
     for (uint32_t i = 0; i < plan->n_why; i++) {
-        fprintf(stream, "  %s\n", plan->why[i]);
+        put_sentence(stream, plan->why[i]);
     }
 }
 
@@ -195,7 +218,7 @@ static void put_nearest(const smp_plan *plan, FILE *stream)
         fprintf(stream, "The smallest number of such GPUs that fits is %u.\n",
                 plan->fitting_gpus);
     } else {
-        fprintf(stream, "Up to %u such GPUs, no number fits.\n", plan->largest_gpus_tried);
+        fprintf(stream, "No number of such GPUs up to %u fits.\n", plan->largest_gpus_tried);
     }
 }
 
@@ -324,7 +347,6 @@ static void print_json(const smp_plan *plan, FILE *stream)
     }
     out_search(&out, plan);
     smp_out_end_object(&out);
-    smp_text_add(&out.text, "\n");
     fwrite(out.text.data, 1, out.text.length, stream);
     smp_text_free(&out.text);
 }

@@ -2,13 +2,13 @@
 /*
  * Branch and bound over the space of settings.
  *
- * A heap holds parts of the space by (bound, code): heads, then (head, mesh), then points.
- * The part with the lowest bound is taken; a part is split, a point is simulated.  A point
- * whose bound on memory is over the limit is dropped; one that a simulated point dominates
- * takes that point's time as its bound.  When the lowest bound is not below the last of the
- * plans kept, nothing that is left can enter: the plans are the best of the whole space
- * (gap 0).  Ties in time go to the smaller code, which uses fewer memory savers, so the
- * answer is the same with and without pruning.
+ * Plans are ranked by time, then by code, so that of two equally fast plans the one with
+ * fewer memory savers wins.  A heap holds parts of the space by their bounds on that rank:
+ * heads, then (head, mesh), then points.  The lowest part is taken; a part is split, a point
+ * is simulated.  A point whose bound on memory is over the limit is dropped; one that a
+ * simulated point dominates takes that point's time as its bound.  When the lowest part
+ * cannot rank before the last of the plans kept, nothing that is left can: the plans are the
+ * best of the whole space (gap 0), the same as without pruning.
  */
 #include "config.h"
 
@@ -23,17 +23,23 @@
 
 typedef enum level { LEVEL_HEAD, LEVEL_MESH, LEVEL_POINT } level;
 
+/* What plans are ranked by; of a part of the space, a lower bound of the ranks in it. */
+typedef struct rank { int64_t step_ps; uint64_t code; } rank;
+
 typedef struct item {
-    int64_t bound_ps;
-    uint64_t code;
+    rank bound;
     level level;
     smp_point point;
 } item;
 
 typedef struct heap { item *items; size_t n, room; } heap;
 
-/* A simulated point and its time, for dominance. */
-typedef struct timed { smp_point point; int64_t step_ps; } timed;
+/* A simulated point: for dominance, and so that no point is simulated twice. */
+typedef struct timed {
+    smp_point point;
+    int64_t step_ps;
+    smp_found found; /* with a job and a report where it fits the whole memory */
+} timed;
 
 typedef struct search {
     smp_plan *plan;
@@ -45,17 +51,24 @@ typedef struct search {
     size_t n_timed, timed_room;
     smp_found *found; /* best of this number of GPUs: at most top, sorted */
     uint32_t n_found;
+    uint32_t top;
     uint64_t limit_bytes;
 } search;
 
 /* ---------------------------------------------------------------------- heap */
 
+static int compare_ranks(const rank *a, const rank *b)
+{
+    if (a->step_ps != b->step_ps) {
+        return a->step_ps < b->step_ps ? -1 : 1;
+    }
+    return (a->code > b->code) - (a->code < b->code);
+}
+
 static bool is_before(const item *a, const item *b)
 {
-    if (a->bound_ps != b->bound_ps) {
-        return a->bound_ps < b->bound_ps;
-    }
-    return a->code != b->code ? a->code < b->code : a->level < b->level;
+    const int order = compare_ranks(&a->bound, &b->bound);
+    return order != 0 ? order < 0 : a->level < b->level;
 }
 
 static void heap_push(heap *h, const item *new_item)
@@ -99,10 +112,16 @@ static uint32_t top_of(const smp_plan *plan)
     return plan->options.top > 0 ? plan->options.top : 5;
 }
 
+static rank rank_of(const smp_found *found)
+{
+    return (rank){found->report.step_ps, found->code};
+}
+
 static bool is_better(const smp_found *a, const smp_found *b)
 {
-    return a->report.step_ps != b->report.step_ps ? a->report.step_ps < b->report.step_ps
-                                                  : a->code < b->code;
+    const rank rank_a = rank_of(a);
+    const rank rank_b = rank_of(b);
+    return compare_ranks(&rank_a, &rank_b) < 0;
 }
 
 /* As is_better, over numbers of GPUs too. */
@@ -122,22 +141,22 @@ static bool is_preferred(smp_objective objective, const smp_found *a, const smp_
 }
 
 /* Whether a part with this bound can still hold a plan to keep. */
-static bool is_open(const search *s, int64_t bound_ps, uint64_t code)
+static bool is_open(const search *s, const rank *bound)
 {
-    if (s->n_found < top_of(s->plan)) {
+    if (s->n_found < s->top) {
         return true;
     }
-    const smp_found *last = &s->found[s->n_found - 1];
-    return bound_ps != last->report.step_ps ? bound_ps < last->report.step_ps
-                                            : code < last->code;
+    const rank last = rank_of(&s->found[s->n_found - 1]);
+    return compare_ranks(bound, &last) < 0;
 }
 
 static void keep(search *s, const smp_found *candidate)
 {
-    if (!is_open(s, candidate->report.step_ps, candidate->code)) {
+    const rank own = rank_of(candidate);
+    if (!is_open(s, &own)) {
         return;
     }
-    uint32_t i = s->n_found < top_of(s->plan) ? s->n_found++ : s->n_found - 1;
+    uint32_t i = s->n_found < s->top ? s->n_found++ : s->n_found - 1;
     while (i > 0 && is_better(candidate, &s->found[i - 1])) {
         s->found[i] = s->found[i - 1];
         i--;
@@ -155,6 +174,14 @@ static void report_progress(const search *s)
     }
 }
 
+static void keep_if_fits(search *s, const timed *t)
+{
+    if (smp_report_fits(&t->found.report, s->plan->options.margin_frac) &&
+        t->found.report.memory.peak_bytes <= s->limit_bytes) {
+        keep(s, &t->found);
+    }
+}
+
 /* Simulates a point and keeps it if it is among the best. */
 static smp_status price(search *s, const smp_point *point, const smp_job *job)
 {
@@ -165,15 +192,13 @@ static smp_status price(search *s, const smp_point *point, const smp_job *job)
         return st;
     }
     plan->info.evaluated++;
-    const bool fits = smp_report_fits(&candidate.report, plan->options.margin_frac);
     SMP_GROW(plan->spots, plan->n_spot, plan->spot_room);
     plan->spots[plan->n_spot++] = (smp_spot){
-        candidate.report.step_ps, candidate.report.memory.peak_bytes, fits};
+        candidate.report.step_ps, candidate.report.memory.peak_bytes,
+        smp_report_fits(&candidate.report, plan->options.margin_frac)};
     SMP_GROW(s->timed, s->n_timed, s->timed_room);
-    s->timed[s->n_timed++] = (timed){*point, candidate.report.step_ps};
-    if (fits) {
-        keep(s, &candidate);
-    }
+    s->timed[s->n_timed] = (timed){*point, candidate.report.step_ps, candidate};
+    keep_if_fits(s, &s->timed[s->n_timed++]);
     report_progress(s);
     return SMP_OK;
 }
@@ -206,7 +231,7 @@ static bool first_job(const search *s, smp_point point, int from, smp_job *job_p
 /* Pushes a head with the least bound of its meshes; a head without a legal point not. */
 static smp_status push_head(search *s, const smp_point *head)
 {
-    item new_item = {INT64_MAX, smp_plan_space_code(s->space, head), LEVEL_HEAD, *head};
+    item new_item = {{INT64_MAX, smp_plan_space_code(s->space, head)}, LEVEL_HEAD, *head};
     smp_point point = *head;
     bool any = false;
     do {
@@ -220,7 +245,9 @@ static smp_status push_head(search *s, const smp_point *head)
             return st;
         }
         any = true;
-        new_item.bound_ps = bound_ps < new_item.bound_ps ? bound_ps : new_item.bound_ps;
+        if (bound_ps < new_item.bound.step_ps) {
+            new_item.bound.step_ps = bound_ps;
+        }
     } while (smp_plan_space_next(s->space, &point, SMP_DIM_MESH, SMP_DIM_LEAF));
     if (any) {
         heap_push(&s->heap, &new_item);
@@ -244,9 +271,9 @@ static smp_status split_head(search *s, const item *head)
     do {
         smp_job job;
         if (first_job(s, point, SMP_DIM_LEAF, &job)) {
-            item mesh = {0, smp_plan_space_code(s->space, &point), LEVEL_MESH, point};
+            item mesh = {{0, smp_plan_space_code(s->space, &point)}, LEVEL_MESH, point};
             const smp_status st =
-                smp_bound_time(s->bounds, &job, true, s->errors, &mesh.bound_ps);
+                smp_bound_time(s->bounds, &job, true, s->errors, &mesh.bound.step_ps);
             if (st != SMP_OK) {
                 return st;
             }
@@ -270,8 +297,8 @@ static smp_status split_mesh(search *s, const item *mesh)
             return st;
         }
         if (bytes <= s->limit_bytes) {
-            const item point_item = {mesh->bound_ps, smp_plan_space_code(s->space, &point),
-                                     LEVEL_POINT, point};
+            const uint64_t code = smp_plan_space_code(s->space, &point);
+            const item point_item = {{mesh->bound.step_ps, code}, LEVEL_POINT, point};
             heap_push(&s->heap, &point_item);
         }
     } while (smp_plan_space_next(s->space, &point, SMP_DIM_LEAF, SMP_DIMS));
@@ -280,9 +307,15 @@ static smp_status split_mesh(search *s, const item *mesh)
 
 static smp_status take_point(search *s, item *point)
 {
+    for (size_t i = 0; i < s->n_timed; i++) { /* from an earlier round */
+        if (s->timed[i].found.code == point->bound.code) {
+            keep_if_fits(s, &s->timed[i]);
+            return SMP_OK;
+        }
+    }
     const int64_t dominating = dominating_ps(s, &point->point);
-    if (dominating > point->bound_ps) {
-        point->bound_ps = dominating;
+    if (dominating > point->bound.step_ps) {
+        point->bound.step_ps = dominating;
         heap_push(&s->heap, point);
         return SMP_OK;
     }
@@ -296,7 +329,7 @@ static smp_status best_first(search *s)
     smp_status st = push_heads(s);
     while (st == SMP_OK && s->heap.n > 0) {
         item part = heap_pop(&s->heap);
-        if (!is_open(s, part.bound_ps, part.code)) {
+        if (!is_open(s, &part.bound)) {
             break;
         }
         switch (part.level) {
@@ -310,6 +343,21 @@ static smp_status best_first(search *s)
             st = take_point(s, &part);
             break;
         }
+    }
+    return st;
+}
+
+/* The fastest plans in ever less memory.  Each round is a search of its own with the best of
+ * the last round's memory, less a twentieth, as its limit. */
+static smp_status find_front(search *s)
+{
+    smp_status st = SMP_OK;
+    s->top = 1;
+    while (st == SMP_OK && s->n_found > 0) {
+        s->limit_bytes = s->found[0].report.memory.peak_bytes / 20 * 19;
+        s->n_found = 0;
+        s->heap.n = 0;
+        st = best_first(s);
     }
     return st;
 }
@@ -367,7 +415,7 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
                               smp_errors *errors)
 {
     smp_arena *arena = smp_arena_create();
-    search s = {.plan = plan, .errors = errors, .bounds = bounds};
+    search s = {.plan = plan, .errors = errors, .bounds = bounds, .top = top_of(plan)};
     s.space = smp_plan_space_create(job);
     s.found = SMP_ARENA_ARRAY(arena, top_of(plan), smp_found);
     s.limit_bytes =
@@ -376,8 +424,11 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     plan->info.enumerated += points;
     const uint64_t before = plan->info.evaluated;
     smp_status st = plan->options.prune ? best_first(&s) : every_point(&s);
-    plan->info.pruned += points - (plan->info.evaluated - before);
     merge(&s);
+    if (st == SMP_OK && plan->options.front && plan->options.prune) {
+        st = find_front(&s);
+    }
+    plan->info.pruned += points - (plan->info.evaluated - before);
     free(s.heap.items);
     free(s.timed);
     smp_plan_space_destroy(s.space);
@@ -436,57 +487,89 @@ static smp_status search_all(smp_plan *plan, smp_bounds *bounds, smp_errors *err
 /* --------------------------------------------------------------- nothing fits */
 
 /* Whether a point saves as much memory as it can: smallest micro-batch, everything
- * checkpointed, every saver; with and without offload, which needs host memory. */
-static bool is_lean(const smp_plan_space *space, const smp_point *point)
+ * checkpointed, most chunks; with and without offload, which needs host memory. */
+static bool is_lean_head(const smp_plan_space *space, const smp_point *point)
 {
-    const uint32_t *d = point->digit;
-    const uint32_t *n = space->n_choice;
-    return d[SMP_DIM_MICRO] == 0 &&
-           d[SMP_DIM_CHECKPOINTING] == n[SMP_DIM_CHECKPOINTING] - 1 &&
-           (d[SMP_DIM_OFFLOAD] == 0 || d[SMP_DIM_OFFLOAD] == n[SMP_DIM_OFFLOAD] - 1) &&
-           d[SMP_DIM_CHUNKS] == n[SMP_DIM_CHUNKS] - 1;
+    return point->digit[SMP_DIM_MICRO] == 0 &&
+           point->digit[SMP_DIM_CHECKPOINTING] == space->n_choice[SMP_DIM_CHECKPOINTING] - 1;
+}
+
+static bool is_lean_leaf(const smp_plan_space *space, const smp_point *point)
+{
+    const uint32_t offload = point->digit[SMP_DIM_OFFLOAD];
+    return (offload == 0 || offload == space->n_choice[SMP_DIM_OFFLOAD] - 1) &&
+           point->digit[SMP_DIM_CHUNKS] == space->n_choice[SMP_DIM_CHUNKS] - 1;
 }
 
 typedef struct lean { smp_found found; uint64_t excess_bytes; bool any; } lean;
 
-/* Of the lean points, the one with the least excess; points are simulated in any order, each
- * only if its bound is below the best so far. */
+/* Simulates a lean point if its bound is below the best so far. */
+static smp_status try_lean(const smp_plan *plan, smp_bounds *bounds,
+                           const smp_plan_space *space, const smp_point *point,
+                           smp_errors *errors, lean *best)
+{
+    const double memory = space->job->cluster->memory_bytes.value;
+    const uint64_t limit = (uint64_t)(memory * (1 - plan->options.margin_frac));
+    smp_found candidate = {.code = smp_plan_space_code(space, point)};
+    uint64_t bytes = 0;
+    if (!smp_plan_space_job(space, point, &candidate.job)) {
+        return SMP_OK;
+    }
+    smp_status st = smp_bound_memory(bounds, &candidate.job, errors, &bytes);
+    if (st != SMP_OK || (bytes > limit && bytes - limit >= best->excess_bytes)) {
+        return st;
+    }
+    st = smp_evaluate(&candidate.job, false, errors, &candidate.report, NULL);
+    const uint64_t excess = smp_report_excess(&candidate.report, plan->options.margin_frac);
+    if (st == SMP_OK && excess < best->excess_bytes) {
+        *best = (lean){candidate, excess, true};
+    }
+    return st;
+}
+
+/* Of the lean points, the one with the least excess, if that is below `below`. */
 static smp_status find_leanest(const smp_plan *plan, smp_bounds *bounds, const smp_job *job,
-                               uint64_t stop_above, smp_errors *errors, lean *best)
+                               uint64_t below, smp_errors *errors, lean *best)
 {
     smp_plan_space *space = smp_plan_space_create(job);
-    const uint64_t limit =
-        (uint64_t)(job->cluster->memory_bytes.value * (1 - plan->options.margin_frac));
     smp_point point = {{0}};
     smp_status st = SMP_OK;
-    *best = (lean){.excess_bytes = stop_above};
+    *best = (lean){.excess_bytes = below};
     do {
-        smp_found candidate = {.code = smp_plan_space_code(space, &point)};
-        uint64_t bytes = 0;
-        if (!is_lean(space, &point) || !smp_plan_space_job(space, &point, &candidate.job)) {
+        if (!is_lean_head(space, &point)) {
             continue;
         }
-        st = smp_bound_memory(bounds, &candidate.job, errors, &bytes);
-        if (st != SMP_OK || (bytes > limit && bytes - limit >= best->excess_bytes)) {
-            continue;
-        }
-        st = smp_evaluate(&candidate.job, false, errors, &candidate.report, NULL);
-        const uint64_t excess = smp_report_excess(&candidate.report, plan->options.margin_frac);
-        if (st == SMP_OK && (excess < best->excess_bytes || (excess == 0 && !best->any))) {
-            *best = (lean){candidate, excess, true};
-        }
-    } while (st == SMP_OK && !(best->any && best->excess_bytes == 0) &&
-             smp_plan_space_next(space, &point, 0, SMP_DIMS));
+        do {
+            if (st == SMP_OK && best->excess_bytes > 0 && is_lean_leaf(space, &point)) {
+                st = try_lean(plan, bounds, space, &point, errors, best);
+            }
+        } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
+    } while (st == SMP_OK && best->excess_bytes > 0 &&
+             smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
     smp_plan_space_destroy(space);
     return st;
+}
+
+/* More GPUs than this cannot each have a part of a sequence of the batch. */
+static uint32_t most_gpus(const smp_job *job)
+{
+    enum { MOST_GPUS = 65536 };
+    const uint32_t tensor = smp_settings_given(&job->settings, "tensor_parallel_degree")
+                                ? job->settings.tensor_parallel_degree
+                                : job->cluster->gpus_per_node;
+    const uint64_t most = smp_mul(job->batch.global_batch, tensor);
+    if (job->cluster->nics == 0) {
+        return job->cluster->gpus_per_node;
+    }
+    return most < MOST_GPUS ? (uint32_t)most : MOST_GPUS;
 }
 
 /* The smallest number of GPUs, in whole nodes, on which something fits. */
 static smp_status find_fitting(smp_plan *plan, smp_bounds *bounds, smp_errors *errors)
 {
-    enum { MOST_GPUS = 65536 };
     const smp_cluster *cluster = plan->job.cluster;
-    const uint32_t most = cluster->nics > 0 ? MOST_GPUS : cluster->gpus_per_node;
+    const uint32_t most = most_gpus(&plan->job);
+    plan->largest_gpus_tried = cluster->gpus;
     for (uint32_t gpus = next_gpus(cluster, cluster->gpus); gpus <= most;
          gpus = next_gpus(cluster, gpus)) {
         smp_arena_mark mark = smp_arena_here(plan->arena);
@@ -499,7 +582,7 @@ static smp_status find_fitting(smp_plan *plan, smp_bounds *bounds, smp_errors *e
         if (st != SMP_OK) {
             return st;
         }
-        if (best.any && best.excess_bytes == 0) {
+        if (best.any) { /* with an excess below 1 */
             plan->fitting_gpus = gpus;
             return SMP_OK;
         }
@@ -541,7 +624,7 @@ static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_e
     }
     const bool host = best.found.report.memory.peak_bytes <=
                       smp_memory_limit(&best.found.report, plan->options.margin_frac);
-    char fitting[64] = "no number of GPUs tried would fit";
+    char fitting[64] = "with this batch no number of GPUs would";
     if (plan->fitting_gpus > 0) {
         snprintf(fitting, sizeof fitting, "%u GPUs would fit", plan->fitting_gpus);
     }

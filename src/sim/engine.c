@@ -12,7 +12,7 @@
  *              among the tasks of its segment on that stream.  "Has the awaited task ended?"
  *              is then one comparison with the number of tasks its stream has completed.
  *   blocked    An actor that meets an unfinished wait remembers the position it needs and sets
- *              its bit with the stream it waits for; completing a task looks at those bits only.
+ *              its bit with the stream it waits for; completing a task looks at those only.
  *
  * Collectives of communicators in which several classes meet are matched by (communicator
  * name, group, meeting) and their running number on it in issue order.
@@ -44,7 +44,7 @@ typedef struct lane {
     const smp_program *program;
     const int64_t *duration_ps;
     site *sites;           /* by task of the program */
-    uint32_t *list0;       /* [segment * STREAMS + stream]: slice of `lists`, one more at the end */
+    uint32_t *list0;       /* [segment * STREAMS + stream]: slice of `lists`, one more at end */
     uint16_t *lists;       /* tasks of a segment on a stream, ascending */
     uint32_t *position0;   /* [instance * STREAMS + stream] */
     uint32_t *wait_index0; /* by pattern: slice of wait_index */

@@ -639,13 +639,32 @@ static void add_order(smp_lowering *low)
 
 /* ---- one rank, all classes ---- */
 
+/* What has no operation here yet is refused by its name, never left out. */
+static const char *missing(const smp_model *model)
+{
+    for (uint32_t k = 0; k < model->n_kind; k++) {
+        if (model->kinds[k].attention.kv_heads != model->kinds[0].attention.kv_heads) {
+            return "a number of key-value heads that differs between layers";
+        }
+        for (uint32_t i = 0; i < model->kinds[k].n_param; i++) {
+            smp_role role = model->kinds[k].params[i].role;
+
+            if (role == SMP_ROLE_Q_NORM_B || role == SMP_ROLE_K_NORM_B) {
+                return "a bias of the norms of q and k";
+            }
+        }
+    }
+    return model->not_lowered;
+}
+
 static smp_status check_model(const smp_job *job, smp_errors *errors)
 {
     const smp_model *model = job->model;
+    const char *feature = missing(model);
 
-    if (model->position == SMP_POSITION_ALIBI) {
-        return smp_fail(errors, SMP_INPUT, NULL, "%s: ALiBi positions cannot be lowered yet",
-                        model->name);
+    if (feature) {
+        return smp_fail(errors, SMP_INPUT, NULL, "%s: %s cannot be lowered to a step yet",
+                        model->name, feature);
     }
     if (job->settings.context_parallel_degree > 1) {
         return smp_fail(errors, SMP_INPUT, NULL,

@@ -265,20 +265,23 @@ static smp_ref own_of(const smp_home *home, uint16_t buffer, uint64_t first, smp
     return elems_of(buffer, first, home->layout.own_elems, dtype);
 }
 
-/* All-gather in place, or from the master shard where no cast puts it in place. */
+/* All-gather in place, or from the master shard where no cast puts it in place.  Padding at
+ * the end of a shard travels but has no contents: nothing reads it, so an empty shard is only
+ * written to. */
 static void add_gather(smp_lowering *low, const smp_home *home, smp_phase phase, bool shard)
 {
-    uint64_t n = home->layout.shard_elems, whole = smp_mul(n, low->shard);
+    uint64_t own = home->layout.own_elems;
+    uint64_t whole = smp_mul(home->layout.shard_elems, low->shard);
     smp_task task = plain_task("gather", SMP_OP_ALL_GATHER, SMP_STREAM_UNSHARD, phase,
                                low->compute, low->compute, whole);
-    smp_ref own = shard ? elems_of(home->master, 0, n, low->master)
-                        : elems_of(home->weights, home->layout.own_first, n, low->compute);
+    smp_ref from = shard ? elems_of(home->master, 0, own, low->master)
+                         : elems_of(home->weights, home->layout.own_first, own, low->compute);
+    smp_ref to = elems_of(home->weights, 0, whole, low->compute);
 
     task.comm = low->unshard_comm;
     smp_build_task(&low->build, &task,
-                   (smp_access[]){ smp_reads(own),
-                                   smp_writes(elems_of(home->weights, 0, whole,
-                                                       low->compute)) },
+                   (smp_access[]){ own > 0 ? smp_reads(from) : smp_writes(to),
+                                   smp_writes(to) },
                    2);
 }
 
@@ -365,10 +368,11 @@ static void add_tensor_sums(smp_lowering *low, const smp_home *home)
         add_tensor_sum(low, home, "sum.copies", low->tensor_comm, u->tail,
                        u->elems - u->tail);
     } else if (!low->sequence && smp_has(home, SMP_ROLE_Q_NORM_W)) {
-        const smp_unit_param *p = &u->params[u->at[SMP_ROLE_Q_NORM_W]];
+        const smp_unit_param *q = &u->params[u->at[SMP_ROLE_Q_NORM_W]];
+        const smp_unit_param *k = &u->params[u->at[SMP_ROLE_K_NORM_W]];
 
-        add_tensor_sum(low, home, "sum.qk_norm", low->tensor_comm, p->offset,
-                       p->elems + p[1].elems);
+        add_tensor_sum(low, home, "sum.qk_norm", low->tensor_comm, q->offset,
+                       k->offset + k->elems - q->offset);
     }
 }
 
@@ -394,7 +398,7 @@ static void add_shard_reduction(smp_lowering *low, const smp_home *home, smp_ref
                                scatter ? SMP_OP_REDUCE_SCATTER : SMP_OP_ALL_REDUCE,
                                SMP_STREAM_REDUCE, SMP_PHASE_BACKWARD, low->reduce,
                                low->reduce, whole);
-    smp_ref from = elems_of(home->grads, 0, whole, low->reduce);
+    smp_ref from = elems_of(home->grads, 0, home->layout.elems, low->reduce);
 
     task.comm = low->reduce_comm;
     task.flags = SMP_FLAG_AVERAGE;

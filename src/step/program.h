@@ -96,7 +96,11 @@ typedef enum smp_op_class {
 #define SMP_OP_ENUM_(NAME, text, klass, doc) SMP_OP_##NAME,
 typedef enum smp_op { SMP_OP_LIST(SMP_OP_ENUM_) SMP_OPS } smp_op;
 #undef SMP_OP_ENUM_
-typedef struct smp_op_info { const char *name; smp_op_class klass; const char *doc; } smp_op_info;
+typedef struct smp_op_info {
+    const char *name;
+    smp_op_class klass;
+    const char *doc;
+} smp_op_info;
 const smp_op_info *smp_op_info_of(smp_op op);
 
 /* What a task belongs to: for the parts of time. */
@@ -126,7 +130,12 @@ typedef enum smp_buffer_kind {
 } smp_buffer_kind;
 const char *smp_kind_name(smp_buffer_kind kind);
 
-typedef enum smp_space { SMP_SPACE_DEVICE, SMP_SPACE_HOST, SMP_SPACE_TOKEN, SMP_SPACES } smp_space;
+typedef enum smp_space {
+    SMP_SPACE_DEVICE,
+    SMP_SPACE_HOST,
+    SMP_SPACE_TOKEN,
+    SMP_SPACES
+} smp_space;
 typedef enum smp_index { SMP_INDEX_NONE, SMP_INDEX_LAYER, SMP_INDEX_TURN } smp_index;
 
 /* How long the contents of an entry must survive; entries are also distinguished by their

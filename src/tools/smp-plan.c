@@ -137,6 +137,7 @@ static smp_status search(const options *o, const smp_job *job, const char *expor
     how.margin_frac = o->margin_percent / 100;
     how.prune = !o->no_prune;
     how.timing = o->timing;
+    how.front = o->pareto != NULL;
     smp_progress *progress = smp_progress_create(stderr, "searching");
     how.progress = smp_progress_update;
     how.progress_context = progress;

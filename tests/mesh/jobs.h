@@ -19,10 +19,10 @@ static inline void bench_open(bench *b, const char *model, const char *cluster, 
 {
     memset(b, 0, sizeof(*b));
     b->errors = smp_errors_create();
-    assert_int_equal(smp_model_read(model, b->errors, &b->model), SMP_OK);
-    assert_int_equal(smp_cluster_read(cluster, b->errors, &b->cluster), SMP_OK);
-    assert_int_equal(smp_cluster_set_gpus(b->cluster, gpus, b->errors), SMP_OK);
-    assert_int_equal(smp_profile_read_for(b->cluster, b->errors, &b->profile), SMP_OK);
+    check_ok(smp_model_read(model, b->errors, &b->model), b->errors);
+    check_ok(smp_cluster_read(cluster, b->errors, &b->cluster), b->errors);
+    check_ok(smp_cluster_set_gpus(b->cluster, gpus, b->errors), b->errors);
+    check_ok(smp_profile_read_for(b->cluster, b->errors, &b->profile), b->errors);
     b->job.model = b->model;
     b->job.cluster = b->cluster;
     b->job.profile = b->profile;
@@ -40,8 +40,7 @@ static inline void bench_close(bench *b)
 
 static inline void bench_set(bench *b, const char *assignment)
 {
-    assert_int_equal(smp_settings_assign(&b->job.settings, assignment, "--set", b->errors),
-                     SMP_OK);
+    check_ok(smp_settings_assign(&b->job.settings, assignment, "--set", b->errors), b->errors);
 }
 
 #endif

@@ -60,7 +60,8 @@ static smp_mesh *draw(uint64_t seed)
 }
 
 /* The definition in smp.h, written down again. */
-static bool differs_only_where_allowed(smp_group group, const smp_coords *a, const smp_coords *b)
+static bool differs_only_where_allowed(smp_group group, const smp_coords *a,
+                                       const smp_coords *b)
 {
     static const char *const allowed[SMP_GROUPS] = {"t", "c", "cs", "e", "r", "er", "tcse",
                                                     "tcser"};

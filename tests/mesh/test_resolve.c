@@ -162,7 +162,11 @@ static void batches_are_divided(void **state)
 
 static void layers_checkpointed_are_counted(void **state)
 {
-    static const struct { const char *given; uint32_t layers; smp_checkpointing kind; } rows[] = {
+    static const struct {
+        const char *given;
+        uint32_t layers;
+        smp_checkpointing kind;
+    } rows[] = {
         {"", 0, SMP_CHECKPOINTING_NONE},
         {"checkpointing=full", 32, SMP_CHECKPOINTING_FULL},
         {"checkpointing=selective", 32, SMP_CHECKPOINTING_SELECTIVE_ATTENTION},
@@ -240,9 +244,10 @@ static void shard_degrees_have_rules(void **state)
                "expert_parallel_degree 1) = 64; legal here: 0, 1, 2, 4, 8, 16, 32, 64");
     job_breaks("Llama-3.1-8B", 24, 8192, 24, "hybrid_shard_degree=16", 1,
                "legal here: 0, 1, 2, 3, 4, 6, 8, 12, 24");
-    job_breaks("Llama-3.1-8B", 7, 8192, 7, "sharding_strategy=HYBRID_SHARD", 1,
-               "hybrid_shard_degree 0: means 8 with sharding_strategy HYBRID_SHARD: must divide "
-               "7 GPUs");
+    job_breaks(
+        "Llama-3.1-8B", 7, 8192, 7, "sharding_strategy=HYBRID_SHARD", 1,
+        "hybrid_shard_degree 0: means 8 with sharding_strategy HYBRID_SHARD: must divide "
+        "7 GPUs");
     job_breaks("Llama-3.1-8B", 8, 8192, 8, "sharding=none hybrid_shard_degree=4", 1,
                "sharding none: does not agree with hybrid_shard_degree 4 and "
                "sharding_strategy unset; legal here: full, optimizer");
@@ -337,8 +342,9 @@ static void precisions_have_rules(void **state)
     job_breaks("Llama-3.1-8B", 8, 8192, 8, "reduce_dtype=fp16", 1,
                "reduce_dtype fp16: must be fp32 or the precision, which is bf16");
     bench_open(&b, "gpt2", "p3dn.24xlarge", 8, 1024, 8);
-    breaks(&b, 1, "precision bf16: profile v100-sxm2-32gb has no peak for it; legal here: fp16, "
-                  "fp32");
+    breaks(&b, 1,
+           "precision bf16: profile v100-sxm2-32gb has no peak for it; legal here: fp16, "
+           "fp32");
     bench_set_all(&b, "precision=fp16 reduce_dtype=fp16");
     resolves(&b);
     bench_close(&b);

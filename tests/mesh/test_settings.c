@@ -385,6 +385,51 @@ static void export_reads_back(void **state)
     smp_errors_destroy(errors);
 }
 
+/* The files that are shipped, of both versions. */
+static void shipped_files_are_read(void **state)
+{
+    static const char *const names[] = {"hybrid-node", "llama-70b-tp8", "offload",
+                                        "v1-sharded-data"};
+    smp_errors *errors = smp_errors_create();
+    smp_settings s;
+    char path[512];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        snprintf(path, sizeof(path), "%s/%s.json", check_source("configs/smp"), names[i]);
+        smp_settings_init(&s);
+        check_ok(smp_settings_read(&s, path, errors), errors);
+        assert_true(smp_settings_given(&s, "hybrid_shard_degree") ||
+                    s.tensor_parallel_degree > 1);
+    }
+    smp_errors_destroy(errors);
+}
+
+/* smp(5) holds each key with its type, range and default, word by word. */
+static void the_manual_knows_every_setting(void **state)
+{
+    enum { MOST = 1 << 16 };
+    char *page = calloc(1, MOST + 1), want[512];
+    FILE *file = fopen(check_source("man/smp.5"), "r");
+    size_t n;
+    const smp_setting_info *table = smp_settings_table(&n);
+
+    (void)state;
+    assert_non_null(file);
+    assert_true(fread(page, 1, MOST, file) > 0);
+    assert_int_equal(fclose(file), 0);
+    for (char *c = page; *c != '\0'; c++) {
+        *c = *c == '\n' ? ' ' : *c;
+    }
+    for (size_t i = 0; i < n; i++) {
+        snprintf(want, sizeof(want), ".TP .B %s %s; %s. Default: %s. %s", table[i].key,
+                 table[i].type, table[i].range, table[i].initial,
+                 table[i].searched ? "Searched." : "");
+        check_contains(page, want);
+    }
+    free(page);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -397,6 +442,8 @@ int main(void)
         cmocka_unit_test(every_v1_key_is_known),
         cmocka_unit_test(mixed_and_wrong_v1_files_are_refused),
         cmocka_unit_test(export_reads_back),
+        cmocka_unit_test(shipped_files_are_read),
+        cmocka_unit_test(the_manual_knows_every_setting),
     };
     return cmocka_run_group_tests_name("settings", tests, NULL, NULL);
 }

@@ -269,8 +269,8 @@ static void check_tampered(const char *text, const char *old, const char *new_pa
     memcpy(changed, text, before);
     memcpy(changed + before, new_part, strlen(new_part));
     memcpy(changed + before + strlen(new_part), at + strlen(old), strlen(at + strlen(old)) + 1);
-    check_fails(smp_plan_read(check_file(changed, strlen(changed)), errors, &planned), SMP_INPUT,
-                errors, message);
+    const char *path = check_file(changed, strlen(changed));
+    check_fails(smp_plan_read(path, errors, &planned), SMP_INPUT, errors, message);
     assert_null(planned);
     free(changed);
 }

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * smp_simulate: durations from costs, the engine, and the figures of the report.
+ *
+ * Interval.  A profile gives a relative standard deviation for a kernel's time about the
+ * model.  Repetitions of one kernel shape err together: the model is wrong about the shape, not
+ * about the run.  Different shapes err partly together, since they rest on the same
+ * efficiency: half of the variance is taken as common to a class of operations, half as
+ * independent from shape to shape.  Classes are independent.  With x_k the standard deviation
+ * of shape k times its seconds on the path that time.parts follows,
+ *     sigma^2 = sum over classes of ( (sum_k x_k)^2 + sum_k x_k^2 ) / 2,
+ * and the 80 % interval is step +- 1.2816 sigma (a normal error).  The share of one half is an
+ * assumption; it lies between "all shapes err alike" and "errors average out".
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "sim/sim.h"
+
+#include "base/numeric.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --------------------------------------------------------------------- batch */
+
+void smp_job_default_batch(smp_job *job)
+{
+    enum { LONGEST = 8192, UNKNOWN = 4096 };
+    if (job->batch.seq_len == 0) {
+        uint64_t positions = job->model->max_positions;
+        job->batch.seq_len = positions == 0 ? UNKNOWN : positions < LONGEST ? positions : LONGEST;
+    }
+    if (job->batch.global_batch == 0) {
+        uint64_t model_ranks = smp_mul(job->settings.tensor_parallel_degree,
+                                       job->settings.context_parallel_degree);
+        uint64_t data_ranks = model_ranks ? smp_cluster_gpus(job->cluster) / model_ranks : 0;
+        job->batch.global_batch =
+            smp_mul(data_ranks > 0 ? data_ranks : 1, job->settings.micro_batch);
+    }
+}
+
+/* ------------------------------------------------------------------ interval */
+
+/* The time of one stored task on the path, with what makes it a shape. */
+typedef struct share {
+    const smp_task *task;
+    smp_op_class klass;
+    double x_s; /* standard deviation in seconds */
+} share;
+
+static int share_compare(const void *a_, const void *b_)
+{
+    const share *a = a_;
+    const share *b = b_;
+    if (a->klass != b->klass) {
+        return a->klass < b->klass ? -1 : 1;
+    }
+    if (a->task->op != b->task->op) {
+        return a->task->op < b->task->op ? -1 : 1;
+    }
+    if (a->task->dtype != b->task->dtype) {
+        return a->task->dtype < b->task->dtype ? -1 : 1;
+    }
+    if (a->task->comm != b->task->comm) {
+        return a->task->comm < b->task->comm ? -1 : 1;
+    }
+    return memcmp(a->task->dims, b->task->dims, sizeof a->task->dims);
+}
+
+/* Standard deviation of the step in seconds; see the head of this file. */
+static double step_sigma_s(const smp_simulation *simulation)
+{
+    smp_arena *arena = smp_arena_create();
+    size_t n = 0;
+    for (uint32_t c = 0; c < simulation->step->n_program; c++) {
+        n += simulation->step->programs[c]->n_task;
+    }
+    share *shares = SMP_ARENA_ARRAY(arena, n, share);
+    n = 0;
+    for (uint32_t c = 0; c < simulation->step->n_program; c++) {
+        const smp_program *program = simulation->step->programs[c];
+        for (uint32_t t = 0; t < program->n_task; t++) {
+            double path_s = smp_s_from_ps(simulation->path_ps[c][t]);
+            const smp_task *task = &program->tasks[t];
+            if (path_s > 0) {
+                shares[n++] = (share){task, smp_op_info_of((smp_op)task->op)->klass,
+                                      path_s * simulation->cost[c][t].spread};
+            }
+        }
+    }
+    if (n > 0) {
+        qsort(shares, n, sizeof *shares, share_compare);
+    }
+    double variance = 0;
+    double class_s = 0;
+    for (size_t first = 0, end = 0; first < n; first = end) {
+        double shape_s = 0;
+        for (end = first; end < n && share_compare(&shares[first], &shares[end]) == 0; end++) {
+            shape_s += shares[end].x_s;
+        }
+        class_s += shape_s;
+        variance += shape_s * shape_s / 2;
+        if (end == n || shares[end].klass != shares[first].klass) {
+            variance += class_s * class_s / 2;
+            class_s = 0;
+        }
+    }
+    smp_arena_destroy(arena);
+    return sqrt(variance);
+}
+
+/* -------------------------------------------------------------------- report */
+
+static smp_dtype precision_dtype(smp_precision precision)
+{
+    switch (precision) {
+    case SMP_PRECISION_BF16: return SMP_BF16;
+    case SMP_PRECISION_FP16: return SMP_F16;
+    case SMP_PRECISION_FP32:
+        break;
+    }
+    return SMP_F32;
+}
+
+static void fill_rates(const smp_simulation *simulation, smp_report *report)
+{
+    enum { SECONDS_PER_HOUR = 3600 };
+    const double quantile = 1.2815515655446004; /* 90 % of a normal distribution */
+    const smp_job *job = simulation->job;
+    double world = (double)job->world;
+    double tokens = (double)job->batch.seq_len * (double)job->batch.global_batch;
+    double step_s = report->step_time_s;
+    double low_s = step_s - quantile * simulation->sigma_s;
+    report->interval_low_s = low_s > 0 ? low_s : 0;
+    report->interval_high_s = step_s + quantile * simulation->sigma_s;
+    report->model_flops = simulation->step->model_flops;
+    report->hardware_flops = simulation->step->hardware_flops;
+    report->peak_flops_per_s =
+        job->profile->peak_flops[precision_dtype(job->settings.precision)].value;
+    if (step_s > 0) {
+        report->tokens_per_s_per_gpu = tokens / step_s / world;
+        if (report->peak_flops_per_s > 0) {
+            double possible_flops = step_s * world * report->peak_flops_per_s;
+            report->mfu = report->model_flops / possible_flops;
+            report->hfu = report->hardware_flops / possible_flops;
+        }
+    }
+    report->cost_per_billion_tokens = step_s * world / SECONDS_PER_HOUR *
+                                      job->cluster->price_per_gpu_hour.value / tokens * 1e9;
+}
+
+/* ------------------------------------------------------------------ simulate */
+
+static void price_tasks(smp_simulation *simulation)
+{
+    const smp_step *step = simulation->step;
+    smp_arena *arena = simulation->arena;
+    uint32_t n = step->n_program;
+    simulation->duration_ps = SMP_ARENA_ARRAY(arena, n, int64_t *);
+    simulation->cost = SMP_ARENA_ARRAY(arena, n, smp_cost *);
+    simulation->path_ps = SMP_ARENA_ARRAY(arena, n, int64_t *);
+    for (uint32_t c = 0; c < n; c++) {
+        const smp_program *program = step->programs[c];
+        simulation->duration_ps[c] = SMP_ARENA_ARRAY(arena, program->n_task, int64_t);
+        simulation->cost[c] = SMP_ARENA_ARRAY(arena, program->n_task, smp_cost);
+        simulation->path_ps[c] = SMP_ARENA_ARRAY(arena, program->n_task, int64_t);
+        for (uint32_t t = 0; t < program->n_task; t++) {
+            smp_cost *cost = &simulation->cost[c][t];
+            smp_cost_task(simulation->job->cluster, simulation->job->profile, program,
+                          &program->tasks[t], cost);
+            simulation->duration_ps[c][t] = smp_ps_from_s(smp_cost_seconds(cost));
+        }
+    }
+}
+
+static void make_records(smp_simulation *simulation)
+{
+    const smp_step *step = simulation->step;
+    uint32_t n = step->n_program;
+    simulation->record0 = SMP_ARENA_ARRAY(simulation->arena, n, uint32_t *);
+    simulation->records = SMP_ARENA_ARRAY(simulation->arena, n, smp_record *);
+    for (uint32_t c = 0; c < n; c++) {
+        const smp_program *program = step->programs[c];
+        simulation->record0[c] =
+            SMP_ARENA_ARRAY(simulation->arena, (size_t)program->n_instance + 1, uint32_t);
+        uint64_t n_record = smp_records_index(program, simulation->record0[c]);
+        simulation->records[c] = SMP_ARENA_ARRAY(simulation->arena, n_record, smp_record);
+        simulation->report.tasks += n_record;
+    }
+}
+
+smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *errors,
+                        smp_simulation **simulation_p)
+{
+    smp_arena *arena = smp_arena_create();
+    smp_simulation *simulation = SMP_ARENA_NEW(arena, smp_simulation);
+    *simulation = (smp_simulation){.arena = arena, .job = job, .step = step};
+    price_tasks(simulation);
+    make_records(simulation);
+    smp_report *report = &simulation->report;
+    smp_status status =
+        smp_engine_run(step, simulation->duration_ps, simulation->records,
+                       (const uint32_t *const *)simulation->record0, errors, &report->step_ps,
+                       &simulation->slowest);
+    if (status != SMP_OK) {
+        smp_arena_destroy(arena);
+        return status;
+    }
+    report->step_time_s = smp_s_from_ps(report->step_ps);
+    report->classes = step->n_program;
+    smp_time_split(simulation, report->step_ps, &report->time);
+    smp_memory_split(job, step, &report->memory, &simulation->fullest);
+    simulation->sigma_s = step_sigma_s(simulation);
+    fill_rates(simulation, report);
+    *simulation_p = simulation;
+    return SMP_OK;
+}
+
+void smp_simulation_destroy(smp_simulation *simulation)
+{
+    if (simulation) {
+        smp_arena_destroy(simulation->arena);
+    }
+}
+
+const smp_report *smp_simulation_report(const smp_simulation *simulation)
+{
+    return &simulation->report;
+}
