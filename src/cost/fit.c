@@ -22,7 +22,7 @@ static const smp_fit_info infos[SMP_FIT_KINDS] = {
     [SMP_FIT_ALL_REDUCE] = COLLECTIVE_("all_reduce"),
     [SMP_FIT_ALL_TO_ALL] = COLLECTIVE_("all_to_all"),
     [SMP_FIT_ALL_REDUCE_NODES] = {.op = "all_reduce", .form = "lattice-nodes", .n_axis = 1,
-                                  .axis = {"bytes"}},
+                                  .axis = {"bytes_per_rank"}},
     [SMP_FIT_EXPERTS] = {.op = "experts", .form = "lattice", .n_axis = 4,
                          .axis = {"rows", "experts", "hidden_ffn", "ep"}},
     [SMP_FIT_DISPATCH] = {.op = "moe_dispatch", .form = "lattice", .n_axis = 3,

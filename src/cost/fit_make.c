@@ -208,10 +208,11 @@ static double least_slope(const smp_fit_row *row, smp_op op, uint32_t ranks, dou
                           double width)
 {
     double least = 1.0;
-    double before = log(model_at(row, row->place, op, ranks, exp2(low)));
+    const double scale = row->kind == SMP_FIT_ALL_REDUCE_NODES ? (double)ranks : 1.0;
+    double before = log(model_at(row, row->place, op, ranks, scale * exp2(low)));
     for (int i = 1; i <= SAMPLES; i++) {
         const double x = low + width * (double)i / SAMPLES;
-        const double here = log(model_at(row, row->place, op, ranks, exp2(x)));
+        const double here = log(model_at(row, row->place, op, ranks, scale * exp2(x)));
         least = fmin(least, (here - before) * SAMPLES / width);
         before = here;
     }
@@ -267,6 +268,8 @@ static void pool(double *u, size_t n)
     }
 }
 
+static const double latency_octaves = 20.0; /* 1 MiB a rank */
+
 /* Over the clusters of the rows, each once. */
 static double least_rise(const smp_fit *fit, const smp_fit_row *const *rows, size_t n,
                          uint32_t knot, double low, double width)
@@ -281,7 +284,12 @@ static double least_rise(const smp_fit *fit, const smp_fit_row *const *rows, siz
             least = fmin(least, slope_beside(fit, rows[i], knot, low, width));
         }
     }
-    return 0.999 * least * width;
+    /* Stored values are rounded, and a fit between nodes also serves clusters that it has not
+     * seen, of more nodes and so more latency: there only half of the rise is counted on, and
+     * none of it for messages that latency may dominate. */
+    const bool between = fit->kind == SMP_FIT_ALL_REDUCE_NODES;
+    const bool flat = least < 0.02 || (between && low < latency_octaves);
+    return flat ? 0.0 : (between ? 0.5 : 0.99) * least * width;
 }
 
 void smp_fit_make_monotone(smp_fit *fit, const smp_fit_row *const *rows, size_t n)

@@ -276,7 +276,7 @@ static bool collective_row(rows_reader *r, smp_fit_kind kind, smp_op op, smp_fit
     row->nodes = p.nodes;
     row->kind = between ? SMP_FIT_ALL_REDUCE_NODES : kind;
     row->model_s = smp_cost_seconds(&cost);
-    row->at[0] = between ? bytes : ranks;
+    row->at[0] = between ? bytes / ranks : ranks;
     row->at[1] = bytes;
     row->family = between ? smp_hash(place->name, strlen(place->name), 0)
                           : family_of((uint64_t)bytes, 0, 0);

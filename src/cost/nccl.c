@@ -415,10 +415,11 @@ void smp_cost_collective_model(const smp_cluster *cluster, const smp_profile *pr
     *cost_p = cost;
 }
 
-/* Inside a node by the fit of the operation.  Between nodes by that of all-reduce: the way from
- * latency to bandwidth is a matter of how messages are cut, the same for a ring that gathers,
- * so all-gather and reduce-scatter take it over at the same message size, unverified and with
- * twice the spread. */
+/* Inside a node by the fit of the operation.  Between nodes by that of all-reduce, over the
+ * bytes of a rank's part, to which a ring's latency and transfer are both in proportion: the
+ * way from latency to bandwidth is a matter of how messages are cut, the same for a ring that
+ * gathers, so all-gather and reduce-scatter take it over, unverified and with twice the
+ * spread. */
 static void apply_fit(const smp_profile *profile, smp_op op, const smp_placement *placement,
                       uint64_t bytes, smp_cost *cost)
 {
@@ -433,7 +434,8 @@ static void apply_fit(const smp_profile *profile, smp_op op, const smp_placement
     }
     const double size = (double)bytes;
     const double inside[] = {(double)placement->ranks, size};
-    smp_fit_apply(fit, between ? &size : inside, cost);
+    const double share = size / (double)placement->ranks;
+    smp_fit_apply(fit, between ? &share : inside, cost);
     cost->spread *= cost->unverified ? 2.0 : 1.0;
     cost->bus_Bps = bus_Bps(op, placement->ranks, bytes, smp_cost_seconds(cost));
 }
