@@ -130,14 +130,11 @@ static smp_status write_output(const smp_profile *profile, const char *path, con
 }
 
 /* One line a row: place on the axes, measured and predicted seconds, held-back error. */
-static smp_status write_residuals(const made *m, const char *directory, smp_errors *errors)
+static smp_status write_residuals(const made *m, const char *path, smp_errors *errors)
 {
     const smp_fit_info *info = smp_fit_info_of(m->fit->kind);
-    smp_text path = {0};
-    smp_text_add(&path, "%s/%s%s.dat", directory, info->op,
-                 m->fit->kind == SMP_FIT_ALL_REDUCE_NODES ? "-nodes" : "");
     smp_file *file = NULL;
-    smp_status status = smp_file_create(path.data, errors, &file);
+    smp_status status = smp_file_create(path, errors, &file);
     if (status == SMP_OK) {
         FILE *stream = smp_file_stream(file);
         (void)fprintf(stream, "# measured_s predicted_s error_held_back");
@@ -156,7 +153,30 @@ static smp_status write_residuals(const made *m, const char *directory, smp_erro
         }
         status = smp_file_commit(file, errors);
     }
-    smp_text_free(&path);
+    return status;
+}
+
+/* PROFILE-OP.dat and .svg in the directory. */
+static smp_status plot(const smp_profile *profile, const made *m, const char *directory,
+                       smp_errors *errors)
+{
+    const smp_fit_info *info = smp_fit_info_of(m->fit->kind);
+    smp_arena *arena = smp_arena_create();
+    const char *stem = smp_arena_printf(
+        arena, "%s/%s-%s%s", directory, profile->name, info->op,
+        m->fit->kind == SMP_FIT_ALL_REDUCE_NODES ? "-nodes" : "");
+    const char *data = smp_arena_printf(arena, "%s.dat", stem);
+    const char *axis[SMP_FIT_AXES + 2] = {
+        smp_arena_printf(arena, "%s, %s: %zu rows", profile->name, title_of(m->fit->kind), m->n)};
+    for (uint32_t d = 0; d < info->n_axis; d++) {
+        axis[d + 1] = info->axis[d];
+    }
+    smp_status status = write_residuals(m, data, errors);
+    if (status == SMP_OK) {
+        status = smp_plot_run("calibration.gp", data, smp_arena_printf(arena, "%s.svg", stem),
+                              axis, errors);
+    }
+    smp_arena_destroy(arena);
     return status;
 }
 
@@ -220,7 +240,7 @@ static smp_status calibrate(const smp_calibrate_options *o, const smp_profile *p
         print_report(profile, set, all, report);
         for (int k = 0; k < SMP_FIT_KINDS && o->plots != NULL && status == SMP_OK; k++) {
             if (all[k].fit != NULL) {
-                status = write_residuals(&all[k], o->plots, errors);
+                status = plot(profile, &all[k], o->plots, errors);
             }
         }
         if (status == SMP_OK && o->output != NULL) {
