@@ -29,7 +29,11 @@ static double peak_of(const smp_profile *profile, smp_dtype dtype)
 typedef struct tile { uint32_t m, n; double rate; } tile;
 static const tile tiles[] = {{256, 128, 1.0}, {128, 256, 1.0}, {128, 128, 0.95},
                              {128, 64, 0.8},  {64, 128, 0.8},  {64, 64, 0.62},
-                             {32, 64, 0.4},   {16, 64, 0.22}};
+                             {32, 64, 0.4},   {16, 64, 0.22},
+                             /* only where tiles may be any multiple of 8 wide */
+                             {128, 192, 0.97}, {128, 160, 0.96}, {128, 96, 0.88},
+                             {128, 80, 0.84}};
+enum { N_TILE = sizeof tiles / sizeof tiles[0], N_TILE_BEFORE_SM90 = 8 };
 /* Filling and draining the pipeline of a tile costs about as much as 128 columns of k. */
 static const double tile_overhead_k = 128.0;
 /* Longest k that one tile works through before several share it (split-k). */
@@ -69,7 +73,9 @@ double smp_cost_matmul_s(const smp_profile *profile, smp_dtype dtype, uint64_t b
         return flops / (peak * profile->matmul_efficiency.value);
     }
     double best = 0.0;
-    for (size_t i = 0; i < sizeof tiles / sizeof tiles[0]; i++) {
+    /* Hopper's wgmma takes n of 8 to 256 in steps of 8 (PTX ISA, wgmma.mma_async) */
+    const size_t n_tile = profile->compute_capability >= 90 ? N_TILE : N_TILE_BEFORE_SM90;
+    for (size_t i = 0; i < n_tile; i++) {
         const double s = tiled_s(profile, peak, &tiles[i], batch, m, n, k);
         if (i == 0 || s < best) {
             best = s;
