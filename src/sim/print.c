@@ -51,12 +51,14 @@ static void list_memory(const smp_memory_parts *p, named_bytes list[MEMORY_PARTS
 static void text_job(smp_text *text, const smp_simulation *simulation)
 {
     const smp_job *job = simulation->job;
-    smp_text_add(text, "%s on %u x %s (%s, %u nodes of %u)\n", job->model->name, job->world,
-                 smp_cluster_gpu(job->cluster), smp_cluster_name(job->cluster),
-                 smp_cluster_nodes(job->cluster), smp_cluster_gpus_per_node(job->cluster));
+    smp_text_add(text, "%s on %u x %s (%s, %u node%s of %u)\n", job->model->name,
+                 job->world, smp_cluster_gpu(job->cluster), smp_cluster_name(job->cluster),
+                 smp_cluster_nodes(job->cluster),
+                 smp_cluster_nodes(job->cluster) == 1 ? "" : "s",
+                 smp_cluster_gpus_per_node(job->cluster));
     smp_text_add(text,
-                 "%" PRIu64 " sequences of %" PRIu64 " tokens a step: %u data ranks x %" PRIu64
-                 " micro-batches of %u\n",
+                 "%" PRIu64 " sequences of %" PRIu64 " tokens a step: data ranks %u x micro-batches %" PRIu64
+                 " x sequences %u\n",
                  job->batch.global_batch, job->batch.seq_len, job->data_ranks,
                  job->micro_batches, job->settings.micro_batch);
 }
