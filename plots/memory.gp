@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Memory of one GPU over the time of a step, by kind.
 # Use: gnuplot -c memory.gp DATA OUTPUT svg|png TITLE CAPACITY_BYTES PEAK_BYTES
 # DATA is what smp-sim --memory-plot writes.
@@ -22,7 +23,11 @@ do for [i = 1:8] {
     most[i] = kind_max
 }
 
-set title job noenhanced font ",15" offset 0,0.6
+set termoption noenhanced
+cut = strstrt(job, "\n")
+set label 1 job[1:cut - 1] at screen 0.5, screen 0.968 center font ",15"
+set label 2 job[cut + 1:*] at screen 0.5, screen 0.93 center textcolor rgb "#555555"
+set tmargin at screen 0.89
 set xlabel time_max < 1 ? "time (ms)" : "time (s)"
 set ylabel "memory (GiB)"
 set xrange [0:scale*time_max]
@@ -32,9 +37,9 @@ set border 3 lc rgb "#555555"
 set tics nomirror textcolor rgb "#333333"
 set grid y lc rgb "#d8d8d8" lt 1
 set grid front
-set key outside right center vertical reverse Left samplen 1.4 spacing 1.25 width -1 invert
+set key at screen 0.775, screen 0.5 left center vertical reverse Left samplen 1.4 spacing 1.3 invert
 set style fill solid 1.0 noborder
-set rmargin 27
+set rmargin at screen 0.76
 
 set arrow from graph 0, first capacity to graph 1, first capacity nohead front \
     lc rgb "#b03030" dt 2 lw 1.8
@@ -48,7 +53,7 @@ set label sprintf("peak with fragmentation %.1f GiB", peak) at graph 0.995, firs
 
 # Column c of the stack: from the sum below it to the sum with it.
 sum(c) = c < 2 ? 0 : column(c) + sum(c - 1)
-names = "'context, NCCL' parameters 'optimizer state' gradients 'unsharded parameters' \
+names = "'context, NCCL' parameters 'optimizer state' gradients 'unsharded units' \
     'saved activations' 'work space' logits"
 colours = "#9a9a9a #4477aa #66ccee #44aa99 #ddcc77 #ee8866 #cc6677 #aa4499"
 # Kinds that hold nothing are left out of the legend.

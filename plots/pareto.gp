@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Time against memory of a search: candidates, the front, the plans.
 # Use: gnuplot -c pareto.gp DATA OUTPUT svg|png CAPACITY_GIB TITLE
 # DATA is what smp-plan --pareto writes.

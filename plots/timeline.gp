@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What runs when on one GPU: a row per stream; the whole step, the first layers and the start
 # of backward.
 # Use: gnuplot -c timeline.gp DATA OUTPUT svg|png TITLE ROWS WINDOWS
@@ -9,12 +10,13 @@ rows = ARG5
 windows = ARG6
 n = words(rows)
 
-height = 84 + 3*(74 + 27*n)
+height = 108 + 3*(84 + 27*n)
 if (ARG3 eq "png") {
     set terminal pngcairo size 1400,height font "sans,11"
 } else {
     set terminal svg size 1400,height font "sans,13" background "white"
 }
+set termoption noenhanced
 set output ARG2
 
 array paint[10] = [0x4477aa, 0xee7733, 0xbbccdd, 0x228833, 0xaa3377, 0xccbb44, \
@@ -37,19 +39,23 @@ set lmargin 11
 set rmargin 3
 unset key
 
-head = 84.0/height
+head = 100.0/height
 each = (1 - head)/3
 set multiplot
-set label 2 job at screen 0.5, screen 1 - 22.0/height center noenhanced font ",15"
+cut = strstrt(job, "\n")
+set label 2 job[1:cut - 1] at screen 0.5, screen 1 - 22.0/height center font ",15"
+set label 3 job[cut + 1:*] at screen 0.5, screen 1 - 46.0/height center \
+    textcolor rgb "#555555"
+x = 0.09
+y = 1 - 76.0/height
 do for [i = 0:9] {
-    x = 0.045 + 0.094*i
-    y = 1 - 52.0/height
     set object i + 1 rectangle from screen x, screen y - 7.0/height \
         to screen x + 0.012, screen y + 7.0/height fc rgb colour(i) fs solid noborder
     set label 10 + i word(names, i + 1) at screen x + 0.016, screen y left font ",11"
+    x = x + 0.031 + 0.006*strlen(word(names, i + 1)) + (i == 5 ? 0.03 : 0)
 }
 do for [p = 1:3] {
-    set tmargin at screen 1 - head - (p - 1)*each - 20.0/height
+    set tmargin at screen 1 - head - (p - 1)*each - 24.0/height
     set bmargin at screen 1 - head - p*each + 50.0/height
     from = real(word(windows, 2*p - 1))
     to = real(word(windows, 2*p))
@@ -61,8 +67,9 @@ do for [p = 1:3] {
     plot data index p - 1 using ($2/scale):1:($2/scale):($3/scale):($1 - 0.4):($1 + 0.4): \
              (colour($4)) with boxxyerror lc rgb variable notitle, \
          data index p - 1 using (0.5*($2 + $3)/scale):1: \
-             (7*strlen(strcol(5)) < $6 ? strcol(5) : "") \
-             with labels noenhanced font ",9" notitle
+             (7*strlen(strcol(5)) < $6 ? strcol(5) : ""): \
+             ($4 == 0 || $4 == 3 || $4 == 4 ? 0xffffff : 0x222222) \
+             with labels textcolor rgb variable font ",9" notitle
     # The head stands on the first panel only.
     unset label
     unset object

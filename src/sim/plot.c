@@ -37,13 +37,22 @@ static smp_status write_data(const smp_simulation *simulation, const char *data_
     return smp_file_commit(file, errors);
 }
 
-/* The scripts switch the markup of titles off. */
+/* Two lines; the scripts switch the markup of titles off. */
 static char *title_of(smp_arena *arena, const smp_simulation *simulation, const char *what)
 {
     const smp_job *job = simulation->job;
-    return smp_arena_printf(arena, "%s of a step: %s on %u GPUs (%s)", what,
-                            smp_model_name(job->model), job->world,
-                            smp_cluster_name(job->cluster));
+    const smp_settings *settings = &job->settings;
+    char checkpointing[64] = "";
+    smp_settings_get(settings, "checkpointing", checkpointing, sizeof checkpointing);
+    return smp_arena_printf(
+        arena,
+        "%s: %s on %u GPUs (%s)\nstep %s, sequence %" PRIu64 ", global batch %" PRIu64
+        ", shard %u, tensor %u, replicas %u, micro-batch %u (%" PRIu64 " a step), checkpointing %s",
+        what, smp_model_name(job->model), job->world, smp_cluster_name(job->cluster),
+        smp_show_seconds(simulation->report.step_time_s), job->batch.seq_len,
+        job->batch.global_batch, settings->hybrid_shard_degree,
+        settings->tensor_parallel_degree, job->replicas, settings->micro_batch,
+        job->micro_batches, checkpointing);
 }
 
 /* -------------------------------------------------------------------- memory */
@@ -59,11 +68,13 @@ typedef struct memory_plot {
     const smp_simulation *simulation;
     FILE *stream;
     int64_t bin; /* -1: none yet */
+    bool any;
+    smp_live_point last; /* written last; holds until the next one */
     smp_live_point lowest, highest;
     uint64_t lowest_bytes, highest_bytes;
 } memory_plot;
 
-static void put_point(const memory_plot *plot, const smp_live_point *point)
+static void put_row(const memory_plot *plot, int64_t time_ps, const smp_live_point *point)
 {
     const smp_memory *m = &plot->simulation->report.memory;
     const uint64_t *kind = point->kind_bytes;
@@ -78,14 +89,25 @@ static void put_point(const memory_plot *plot, const smp_live_point *point)
                            kind[SMP_KIND_COMM],
         [AREA_LOGITS] = kind[SMP_KIND_LOGITS],
     };
-    fprintf(plot->stream, "%.12g", smp_s_from_ps(point->time_ps));
+    fprintf(plot->stream, "%.12g", smp_s_from_ps(time_ps));
     for (int i = 0; i < AREAS; i++) {
         fprintf(plot->stream, " %" PRIu64, bytes[i]);
     }
     fprintf(plot->stream, " %" PRIu64 "\n", point->host_bytes);
 }
 
-static void put_bin(const memory_plot *plot)
+/* Two rows for a step up or down: areas are drawn from row to row by straight lines. */
+static void put_point(memory_plot *plot, const smp_live_point *point)
+{
+    if (plot->any) {
+        put_row(plot, point->time_ps, &plot->last);
+    }
+    put_row(plot, point->time_ps, point);
+    plot->last = *point;
+    plot->any = true;
+}
+
+static void put_bin(memory_plot *plot)
 {
     if (plot->bin < 0) {
         return;
@@ -146,7 +168,7 @@ smp_status smp_simulation_plot_memory(const smp_simulation *simulation, const ch
     smp_arena *arena = smp_arena_create();
     char *data_path = smp_arena_printf(arena, "%s.dat", path);
     const char *const args[] = {
-        title_of(arena, simulation, "Memory of one GPU over the time"),
+        title_of(arena, simulation, "Memory of one GPU over a step"),
         smp_arena_printf(arena, "%" PRIu64, m->capacity_bytes),
         smp_arena_printf(arena, "%" PRIu64, m->peak_bytes), NULL
     };
@@ -216,8 +238,8 @@ typedef struct panel {
 
 enum { PANELS = 3, FIRST_LAYERS = 3 };
 
-/* Panels: the whole step; the forward of the first layers; about as long around the start of
- * backward. */
+/* Panels: the whole step; the forward of the first layers; the start of backward, for about twice
+ * as long, since backward takes that much longer. */
 static void choose_panels(const smp_simulation *simulation, panel panels[PANELS])
 {
     const uint32_t c = simulation->slowest;
@@ -244,7 +266,7 @@ static void choose_panels(const smp_simulation *simulation, panel panels[PANELS]
     forward_ps = forward_ps <= 0 ? backward_ps : forward_ps;
     forward_ps = forward_ps <= 0 ? step_ps : forward_ps;
     const int64_t from_ps = backward_ps > forward_ps / 4 ? backward_ps - forward_ps / 4 : 0;
-    const int64_t to_ps = from_ps + forward_ps + forward_ps / 4;
+    const int64_t to_ps = from_ps + 2 * forward_ps - forward_ps / 4;
     panels[0] = (panel){0, step_ps};
     panels[1] = (panel){0, forward_ps};
     panels[2] = (panel){from_ps, to_ps < step_ps ? to_ps : step_ps};
@@ -277,7 +299,7 @@ static shade main_shade(const box *box_)
 
 static void put_box(timeline *t, uint32_t row)
 {
-    enum { LABEL_COLUMNS = 75 }; /* narrower boxes have no room for a name */
+    enum { LABEL_COLUMNS = 30 }; /* narrower boxes have no room for a name */
     box *box_ = &t->boxes[row];
     if (!box_->open) {
         return;
@@ -376,7 +398,7 @@ smp_status smp_simulation_plot_timeline(const smp_simulation *simulation, const 
                                    smp_s_from_ps(panels[p].from_ps) * 1e3,
                                    smp_s_from_ps(panels[p].to_ps) * 1e3);
     }
-    const char *const args[] = {title_of(arena, simulation, "Timeline"),
+    const char *const args[] = {title_of(arena, simulation, "Timeline of a step"),
                                 row_names(arena, program), windows, NULL};
     status = write_data(simulation, data_path, write_timeline, errors);
     if (status == SMP_OK) {
