@@ -34,11 +34,11 @@ do for [p = 0:2] {
     scale = (to > 2000 ? 1000.0 : 1.0)
     set xrange [from / scale:to / scale]
     set xlabel (scale > 1 ? "time, s" : "time, ms") offset 0,0.5
-    set title (p == 0 ? "whole step" : p == 1 ? "first layers, forward" : \
-        "end of forward, first layers of backward") font "sans,12" offset 0,-0.4
+    set label 2 (p == 0 ? "whole step" : p == 1 ? "first layers, forward" : \
+        "end of forward, first layers of backward") at graph 0,graph 1.07 left
     if (p == 0) {
-        set key at screen 0.985,screen 0.945 horizontal right top reverse Left samplen 1 \
-            spacing 1.1 maxrows 1
+        set key at screen 0.985,screen 0.96 horizontal right top reverse Left samplen 1 \
+            spacing 1.1
     } else {
         unset key
         unset label 1

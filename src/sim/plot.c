@@ -309,10 +309,13 @@ static shade main_shade(const box *box_)
     return (shade)best;
 }
 
-static void put_box(FILE *stream, uint32_t row, const box *box_)
+/* At least a pixel wide, or it fades away; the next box is no closer than that. */
+static void put_box(FILE *stream, uint32_t row, const box *box_, int64_t pixel_ps)
 {
+    int64_t to_ps = box_->to_ps > box_->from_ps + pixel_ps ? box_->to_ps
+                                                           : box_->from_ps + pixel_ps;
     fprintf(stream, "%u %.9g %.9g %d\n", row, smp_s_from_ps(box_->from_ps) * 1e3,
-            smp_s_from_ps(box_->to_ps) * 1e3, (int)main_shade(box_));
+            smp_s_from_ps(to_ps) * 1e3, (int)main_shade(box_));
 }
 
 /* May a task be drawn in the open box?  When nothing is lost to the eye. */
@@ -342,7 +345,7 @@ static void write_panel(const smp_simulation *simulation, const panel *panel_, F
             }
             if (!joins(open, r, shade_of(task), pixel_ps)) {
                 if (open->open) {
-                    put_box(stream, row[task->stream], open);
+                    put_box(stream, row[task->stream], open, pixel_ps);
                 }
                 *open = (box){.from_ps = r->start_ps, .open = true};
             }
@@ -352,7 +355,7 @@ static void write_panel(const smp_simulation *simulation, const panel *panel_, F
     }
     for (uint32_t s = 0; s < SMP_STREAMS; s++) {
         if (boxes[s].open) {
-            put_box(stream, row[s], &boxes[s]);
+            put_box(stream, row[s], &boxes[s], pixel_ps);
         }
     }
 }
