@@ -221,7 +221,8 @@ smp_status smp_simulation_plot_memory(const smp_simulation *simulation, const ch
 
 /* Colours of the timeline; the script has the same order. */
 typedef enum shade {
-    SHADE_MATMUL, SHADE_ATTENTION, SHADE_MEMORY, SHADE_GATHER, SHADE_REDUCE, SHADE_COPY
+    SHADE_MATMUL, SHADE_ATTENTION, SHADE_MEMORY, SHADE_GATHER, SHADE_REDUCE, SHADE_COPY,
+    SHADES
 } shade;
 
 static shade shade_of(const smp_task *task)
@@ -238,9 +239,10 @@ static shade shade_of(const smp_task *task)
     return SHADE_MEMORY;
 }
 
+/* Tasks drawn as one box, in the colour of the most time. */
 typedef struct box {
     int64_t from_ps, to_ps;
-    shade shade;
+    int64_t shade_ps[SHADES];
     bool open;
 } box;
 
@@ -294,14 +296,34 @@ static void choose_panels(const smp_simulation *simulation, panel panels[PANELS]
     panels[1] = (panel){0, forward_ps > 0 ? forward_ps : step_ps};
     int64_t from_ps = backward_ps - panels[1].to_ps / 4;
     from_ps = from_ps < 0 ? 0 : from_ps;
-    int64_t to_ps = from_ps + panels[1].to_ps + panels[1].to_ps / 4;
+    int64_t to_ps = from_ps + 2 * panels[1].to_ps;
     panels[2] = (panel){from_ps, to_ps < step_ps ? to_ps : step_ps};
 }
 
-static void put_box(FILE *stream, uint32_t row, const box *box_)
+static shade main_shade(const box *box_)
 {
+    int best = 0;
+    for (int k = 1; k < SHADES; k++) {
+        best = box_->shade_ps[k] > box_->shade_ps[best] ? k : best;
+    }
+    return (shade)best;
+}
+
+/* At least a pixel wide, or it fades away; the next box is no closer than that. */
+static void put_box(FILE *stream, uint32_t row, const box *box_, int64_t pixel_ps)
+{
+    int64_t to_ps = box_->to_ps > box_->from_ps + pixel_ps ? box_->to_ps
+                                                           : box_->from_ps + pixel_ps;
     fprintf(stream, "%u %.9g %.9g %d\n", row, smp_s_from_ps(box_->from_ps) * 1e3,
-            smp_s_from_ps(box_->to_ps) * 1e3, (int)box_->shade);
+            smp_s_from_ps(to_ps) * 1e3, (int)main_shade(box_));
+}
+
+/* May a task be drawn in the open box?  When nothing is lost to the eye. */
+static bool joins(const box *open, const smp_record *r, shade shade_, int64_t pixel_ps)
+{
+    return open->open && r->start_ps - open->to_ps < pixel_ps &&
+           (main_shade(open) == shade_ || r->end_ps - r->start_ps < pixel_ps ||
+            open->to_ps - open->from_ps < pixel_ps);
 }
 
 static void write_panel(const smp_simulation *simulation, const panel *panel_, FILE *stream)
@@ -309,7 +331,7 @@ static void write_panel(const smp_simulation *simulation, const panel *panel_, F
     uint32_t c = simulation->slowest;
     const smp_program *program = simulation->step->programs[c];
     uint32_t row[SMP_STREAMS];
-    box boxes[SMP_STREAMS] = {{0}};
+    box boxes[SMP_STREAMS] = {{.open = false}};
     int64_t pixel_ps = (panel_->to_ps - panel_->from_ps) / BINS;
     number_rows(program, row);
     for (uint32_t i = 0; i < program->n_instance; i++) {
@@ -321,21 +343,19 @@ static void write_panel(const smp_simulation *simulation, const panel *panel_, F
             if (r->end_ps <= panel_->from_ps || r->start_ps >= panel_->to_ps) {
                 continue;
             }
-            bool joins = open->open && (r->start_ps - open->to_ps) < pixel_ps &&
-                         (open->shade == shade_of(task) || r->end_ps - r->start_ps < pixel_ps);
-            if (joins) {
-                open->to_ps = r->end_ps;
-                continue;
+            if (!joins(open, r, shade_of(task), pixel_ps)) {
+                if (open->open) {
+                    put_box(stream, row[task->stream], open, pixel_ps);
+                }
+                *open = (box){.from_ps = r->start_ps, .open = true};
             }
-            if (open->open) {
-                put_box(stream, row[task->stream], open);
-            }
-            *open = (box){r->start_ps, r->end_ps, shade_of(task), true};
+            open->to_ps = r->end_ps;
+            open->shade_ps[shade_of(task)] += r->end_ps - r->start_ps;
         }
     }
     for (uint32_t s = 0; s < SMP_STREAMS; s++) {
         if (boxes[s].open) {
-            put_box(stream, row[s], &boxes[s]);
+            put_box(stream, row[s], &boxes[s], pixel_ps);
         }
     }
 }
@@ -373,13 +393,13 @@ smp_status smp_simulation_plot_timeline(const smp_simulation *simulation, const 
     }
     panel panels[PANELS];
     choose_panels(simulation, panels);
-    const char *args[2 + 2 * PANELS + 1] = {title_of(arena, simulation, "Timeline"), names};
+    char *limits = smp_arena_strdup(arena, "");
     for (int p = 0; p < PANELS; p++) {
-        args[2 + 2 * p] =
-            smp_arena_printf(arena, "%.9g", smp_s_from_ps(panels[p].from_ps) * 1e3);
-        args[3 + 2 * p] =
-            smp_arena_printf(arena, "%.9g", smp_s_from_ps(panels[p].to_ps) * 1e3);
+        limits = smp_arena_printf(arena, "%s%.9g %.9g ", limits,
+                                  smp_s_from_ps(panels[p].from_ps) * 1e3,
+                                  smp_s_from_ps(panels[p].to_ps) * 1e3);
     }
+    const char *const args[] = {title_of(arena, simulation, "Timeline"), names, limits, NULL};
     status = write_data(simulation, data_path, write_timeline, errors);
     if (status == SMP_OK) {
         status = smp_plot_run("timeline.gp", data_path, path, args, errors);
