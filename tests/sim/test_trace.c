@@ -4,6 +4,8 @@
  * two at once on a stream, times to the picosecond, the memory that was planned; data files
  * that do not grow with the number of tasks and that stay when there is no gnuplot.
  */
+#include "config.h"
+
 #include "tests/step/step_jobs.h"
 
 #include "base/gnuplot.h"
