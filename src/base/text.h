@@ -61,12 +61,4 @@ SMP_CHECK smp_status smp_find_config(const char *kind, const char *name_or_path,
                                      smp_errors *errors, char **path_p);
 SMP_CHECK smp_status smp_find_plot_script(const char *name, smp_errors *errors, char **path_p);
 
-/* Runs gnuplot on a script of plots/ as `gnuplot -c SCRIPT ARG...`: arg 1 is `data_path`,
- * arg 2 a temporary output that becomes `path` when gnuplot succeeds, arg 3 "svg" or "png",
- * then `args` (NULL-terminated).  Without gnuplot: SMP_SYSTEM, the data file stays. */
-SMP_CHECK smp_status smp_plot_run(const char *script, const char *data_path, const char *path,
-                                  const char *const *args, smp_errors *errors);
-/* SMP_INPUT unless PATH ends in .svg or .png. */
-SMP_CHECK smp_status smp_plot_check(const char *path, smp_errors *errors);
-
 #endif

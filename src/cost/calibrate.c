@@ -8,6 +8,7 @@
 #include "cost/figure.h"
 #include "cost/fit_make.h"
 
+#include "base/gnuplot.h"
 #include "base/numeric.h"
 
 #include <stdlib.h>

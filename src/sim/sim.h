@@ -95,8 +95,8 @@ typedef struct smp_live_point {
     uint64_t kind_bytes[SMP_KINDS]; /* on the device */
     uint64_t host_bytes;
 } smp_live_point;
-/* Calls visit for every point of class c.  An entry of a buffer lives from the start of its
- * first access to the end of its last; scope STEP from 0 to the end of the step. */
+/* Calls visit for every point of class c.  Lives are those of the memory plan (live.c);
+ * scope STEP lives from 0 to the end of the step.  The sum never exceeds the arena. */
 void smp_live_sweep(const smp_simulation *simulation, uint32_t c,
                     void (*visit)(void *context, const smp_live_point *point), void *context);
 
