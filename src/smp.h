@@ -151,7 +151,7 @@ typedef struct smp_calibrate_options {
     const char *profile;      /* what to start from: its peaks and efficiencies stay */
     const char *gpu;          /* rows whose column "gpu" says this; NULL: usual names */
     const char *output;       /* the profile with its fits; NULL: none is written */
-    const char *plots;        /* directory for residuals: data and picture of each fit; or NULL */
+    const char *plots;        /* directory for the residuals of each fit; or NULL */
 } smp_calibrate_options;
 /* Prints to `report` how well each fit predicts rows that were held back from it. */
 SMP_CHECK smp_status smp_calibrate(const smp_calibrate_options *options, FILE *report,

@@ -168,7 +168,8 @@ static smp_status plot(const smp_profile *profile, const made *m, const char *di
         m->fit->kind == SMP_FIT_ALL_REDUCE_NODES ? "-nodes" : "");
     const char *data = smp_arena_printf(arena, "%s.dat", stem);
     const char *axis[SMP_FIT_AXES + 2] = {
-        smp_arena_printf(arena, "%s, %s: %zu rows", profile->name, title_of(m->fit->kind), m->n)};
+        smp_arena_printf(arena, "%s, %s: %zu rows", profile->name, title_of(m->fit->kind),
+                         m->n)};
     for (uint32_t d = 0; d < info->n_axis; d++) {
         axis[d + 1] = info->axis[d];
     }

@@ -99,7 +99,7 @@ typedef struct smp_cost {
     smp_protocol protocol;
     uint32_t channels;        /* 0: no collective, or not NCCL's */
     double bus_Bps;           /* nccl-tests' bus bandwidth at this size */
-    const smp_figure *basis;  /* what the largest factor rests on; of a fit: its spread and rows */
+    const smp_figure *basis;  /* what the largest factor rests on; a fit: its spread, rows */
     const smp_fit *fit;       /* of measurements, NULL: the formula alone */
     bool extrapolated;        /* outside the sizes that the fit rests on */
     bool unverified;          /* derived: nothing like it was measured */

@@ -12,10 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COLLECTIVE_(name) {.op = (name), .form = "lattice", .n_axis = 2, .axis = {"ranks", "bytes"}}
+#define LATTICE_ .form = "lattice"
+#define COLLECTIVE_(name) {.op = (name), LATTICE_, .n_axis = 2, .axis = {"ranks", "bytes"}}
+#define DISPATCH_(name)                                                                       \
+    {.op = (name), LATTICE_, .n_axis = 3, .axis = {"tokens", "hidden", "top_k"},              \
+     .n_parameter = 5,                                                                        \
+     .parameter = {"start_s", "token_s", "byte_s", "remote", "port_share"}}
 static const smp_fit_info infos[SMP_FIT_KINDS] = {
-    [SMP_FIT_MATMUL] = {.op = "matmul", .form = "lattice", .n_axis = 3, .axis = {"m", "n", "k"}},
-    [SMP_FIT_ATTENTION] = {.op = "attention", .form = "lattice", .n_axis = 4,
+    [SMP_FIT_MATMUL] = {.op = "matmul", LATTICE_, .n_axis = 3, .axis = {"m", "n", "k"}},
+    [SMP_FIT_ATTENTION] = {.op = "attention", LATTICE_, .n_axis = 4,
                            .axis = {"seq", "batch_heads", "group", "head_dim"}},
     [SMP_FIT_ALL_GATHER] = COLLECTIVE_("all_gather"),
     [SMP_FIT_REDUCE_SCATTER] = COLLECTIVE_("reduce_scatter"),
@@ -23,14 +28,10 @@ static const smp_fit_info infos[SMP_FIT_KINDS] = {
     [SMP_FIT_ALL_TO_ALL] = COLLECTIVE_("all_to_all"),
     [SMP_FIT_ALL_REDUCE_NODES] = {.op = "all_reduce", .form = "lattice-nodes", .n_axis = 1,
                                   .axis = {"bytes_per_rank"}},
-    [SMP_FIT_EXPERTS] = {.op = "experts", .form = "lattice", .n_axis = 4,
+    [SMP_FIT_EXPERTS] = {.op = "experts", LATTICE_, .n_axis = 4,
                          .axis = {"rows", "experts", "hidden_ffn", "ep"}},
-    [SMP_FIT_DISPATCH] = {.op = "moe_dispatch", .form = "lattice", .n_axis = 3,
-                          .axis = {"tokens", "hidden", "top_k"}, .n_parameter = 5,
-                          .parameter = {"start_s", "token_s", "byte_s", "remote", "port_share"}},
-    [SMP_FIT_COMBINE] = {.op = "moe_combine", .form = "lattice", .n_axis = 3,
-                         .axis = {"tokens", "hidden", "top_k"}, .n_parameter = 5,
-                         .parameter = {"start_s", "token_s", "byte_s", "remote", "port_share"}}};
+    [SMP_FIT_DISPATCH] = DISPATCH_("moe_dispatch"),
+    [SMP_FIT_COMBINE] = DISPATCH_("moe_combine")};
 
 const smp_fit_info *smp_fit_info_of(smp_fit_kind kind) { return &infos[kind]; }
 
@@ -186,8 +187,9 @@ static bool read_values(const smp_reader *r, smp_arena *arena, smp_fit *fit)
     if (list == NULL) {
         return false;
     }
-    bool good = cJSON_IsArray(list) && n <= SMP_FIT_VALUES && cJSON_GetArraySize(list) == (int)n;
-    double *values = SMP_ARENA_ARRAY(arena, n, double);
+    bool good = cJSON_IsArray(list) && n <= SMP_FIT_VALUES &&
+                cJSON_GetArraySize(list) == (int)n;
+    double *values = SMP_ARENA_ARRAY(arena, good ? n : 1, double);
     const cJSON *item = NULL;
     uint32_t i = 0;
     cJSON_ArrayForEach(item, list)

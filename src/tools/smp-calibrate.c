@@ -76,7 +76,8 @@ static smp_status run(const options *o, smp_errors *errors)
     char name[256];
     const char *profile = o->profile;
     if (o->from.count == 0) {
-        return smp_fail(errors, SMP_INPUT, NULL, "--from is missing: a CSV file of measured rows");
+        return smp_fail(errors, SMP_INPUT, NULL,
+                        "--from is missing: a CSV file of measured rows");
     }
     if (!profile && o->output && name_of(o->output, name, sizeof name)) {
         profile = name;
