@@ -40,3 +40,9 @@ for profile in a100-sxm-80gb h100-sxm h200-sxm b200-sxm; do
     ./smp-calibrate "$@"
     echo
 done
+if test $write = yes; then
+    # the same chip with other memory
+    ./smp-calibrate --like "$srcdir/configs/profiles/a100-sxm-80gb.json" \
+        --profile "$srcdir/configs/profiles/a100-sxm-40gb.json" \
+        --output "$srcdir/configs/profiles/a100-sxm-40gb.json"
+fi

@@ -149,6 +149,7 @@ typedef struct smp_calibrate_options {
     const char *const *files; /* CSV */
     size_t n_file;
     const char *profile;      /* what to start from: its peaks and efficiencies stay */
+    const char *like;         /* take over this profile's fits, and read no rows; or NULL */
     const char *gpu;          /* rows whose column "gpu" says this; NULL: usual names */
     const char *output;       /* the profile with its fits; NULL: none is written */
     const char *plots;        /* directory for the residuals of each fit; or NULL */

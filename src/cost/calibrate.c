@@ -98,7 +98,7 @@ static void write_profile(const cJSON *root, const made *all, smp_json_out *out)
     }
     smp_out_array(out, "sample_sets");
     for (int k = 0; k < SMP_FIT_KINDS; k++) {
-        if (all[k].fit != NULL) {
+        if (all[k].fit != NULL && all[k].n > 0) {
             write_set(&all[k], out);
         }
     }
@@ -256,11 +256,48 @@ static smp_status calibrate(const smp_calibrate_options *o, const smp_profile *p
     return status;
 }
 
+/* The fits of another profile, whose GPU has the same chip: they are relative to the formulas,
+ * which know what differs. */
+static smp_status take_over(const smp_calibrate_options *o, const smp_profile *profile,
+                            FILE *report, smp_errors *errors)
+{
+    smp_profile *like = NULL;
+    smp_status status = smp_profile_read(o->like, errors, &like);
+    if (status != SMP_OK) {
+        return status;
+    }
+    made all[SMP_FIT_KINDS] = {0};
+    static const char prefix[] = "taken over from ";
+    for (int k = 0; k < SMP_FIT_KINDS; k++) {
+        if (like->fits[k] == NULL) {
+            continue;
+        }
+        smp_fit *fit = SMP_ARENA_NEW(like->arena, smp_fit);
+        *fit = *like->fits[k];
+        if (strncmp(fit->basis.source, prefix, sizeof prefix - 1) != 0) {
+            fit->basis.source = smp_arena_printf(like->arena, "%s%s: %s", prefix, like->name,
+                                                 fit->basis.source);
+        }
+        all[k].fit = fit;
+    }
+    (void)fprintf(report, "%s: the fits of %s\n", profile->name, like->name);
+    if (o->output != NULL) {
+        status = write_output(profile, o->output, all, errors);
+    }
+    smp_profile_destroy(like);
+    return status;
+}
+
 smp_status smp_calibrate(const smp_calibrate_options *options, FILE *report, smp_errors *errors)
 {
     smp_profile *profile = NULL;
     smp_status status = smp_profile_read(options->profile, errors, &profile);
     if (status != SMP_OK) {
+        return status;
+    }
+    if (options->like != NULL) {
+        status = take_over(options, profile, report, errors);
+        smp_profile_destroy(profile);
         return status;
     }
     smp_fit_set set;

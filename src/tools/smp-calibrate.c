@@ -14,7 +14,7 @@
 
 typedef struct options {
     cli_list from;
-    const char *profile, *gpu, *output, *plot;
+    const char *profile, *like, *gpu, *output, *plot;
 } options;
 
 static const cli_option table[] = {
@@ -24,6 +24,8 @@ static const cli_option table[] = {
              "a profile file or name to start from; default: the name of the output"),
     CLI_TEXT("gpu", 'g', "TEXT", options, gpu,
              "rows whose column gpu says TEXT; default: usual names of the profile's GPU"),
+    CLI_TEXT("like", 0, "P", options, like,
+             "take over the fits of profile P, a GPU with the same chip, instead of rows"),
     CLI_HEADING("Output"),
     CLI_TEXT("output", 'o', "PROFILE", options, output,
              "write the profile with its fits; without it only the report is printed"),
@@ -75,9 +77,10 @@ static smp_status run(const options *o, smp_errors *errors)
 {
     char name[256];
     const char *profile = o->profile;
-    if (o->from.count == 0) {
+    if ((o->from.count == 0) != (o->like != NULL)) {
         return smp_fail(errors, SMP_INPUT, NULL,
-                        "--from is missing: a CSV file of measured rows");
+                        "either --from, a CSV file of measured rows, or --like, a profile, "
+                        "must be given");
     }
     if (!profile && o->output && name_of(o->output, name, sizeof name)) {
         profile = name;
@@ -87,8 +90,8 @@ static smp_status run(const options *o, smp_errors *errors)
                         "--profile is missing: the profile whose peaks the fits start from");
     }
     const smp_calibrate_options how = {.files = o->from.values, .n_file = o->from.count,
-                                       .profile = profile, .gpu = o->gpu, .output = o->output,
-                                       .plots = o->plot};
+                                       .profile = profile, .like = o->like, .gpu = o->gpu,
+                                       .output = o->output, .plots = o->plot};
     return smp_calibrate(&how, stdout, errors);
 }
 
