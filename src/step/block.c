@@ -168,18 +168,12 @@ static uint8_t add_reduction(smp_graph *g, const sizes *s, const smp_names names
     return z;
 }
 
-/* Dropout rates travel as fractions of 2^32: exact, and equal on every machine. */
-static uint64_t rate_bits(double rate)
-{
-    return (uint64_t)(rate * 4294967296.0 + 0.5);
-}
-
 static uint8_t add_dropout(smp_graph *g, smp_names names, uint8_t x, uint8_t y, uint8_t mask,
                            uint64_t elems, double rate)
 {
     smp_node *node = add_node(g, SMP_OP_DROPOUT, names, x, SMP_NO_TENSOR, y, mask);
 
-    set_dims(node, elems, rate_bits(rate), 0, 0, 0, 0);
+    set_dims(node, elems, smp_rate_bits(rate), 0, 0, 0, 0);
     return y;
 }
 

@@ -10,6 +10,8 @@
 #include "base/numeric.h"
 #include "step/order.h"
 
+#include <string.h>
+
 enum { SMALL_MOST = 4096 };
 
 /* An empty program with room for SMALL_MOST of everything. */

@@ -5,7 +5,7 @@
  */
 #include "config.h"
 
-#include "tests/step/jobs.h"
+#include "tests/step/step_jobs.h"
 
 enum { S = 256, H = 512, A = 8, D = 64, F = 1024, V = 1024 };
 
