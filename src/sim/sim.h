@@ -105,12 +105,4 @@ void smp_out_settings(smp_json_out *out, const char *key, const smp_settings *se
 /* The report without braces: for objects of smp-sim, sweeps and plans. */
 void smp_out_report(smp_json_out *out, const smp_job *job, const smp_report *report);
 
-/* Runs gnuplot on a script of plots/ as `gnuplot -c SCRIPT ARG...`: arg 1 is `data_path`,
- * arg 2 a temporary output that becomes `path` when gnuplot succeeds, arg 3 "svg" or "png",
- * then `args` (NULL-terminated).  Without gnuplot: SMP_SYSTEM, the data file stays. */
-SMP_CHECK smp_status smp_plot_run(const char *script, const char *data_path, const char *path,
-                                  const char *const *args, smp_errors *errors);
-/* SMP_INPUT unless PATH ends in .svg or .png. */
-SMP_CHECK smp_status smp_plot_check(const char *path, smp_errors *errors);
-
 #endif

@@ -6,7 +6,7 @@
  */
 #include "tests/check.h"
 
-#include "small_program.h"
+#include "tests/step/small_program.h"
 
 static smp_errors *errors;
 
