@@ -2,6 +2,10 @@
 /*
  * The report: its sums, its figures, both ways of printing it, sweeps and the default batch.
  */
+#ifdef HAVE_CONFIG_H
+#include "config.h" /* open_memstream of POSIX 2008 */
+#endif
+
 #include "tests/sim/small_job.h"
 
 #include <cjson/cJSON.h>
