@@ -47,7 +47,8 @@ static char *title_of(smp_arena *arena, const smp_simulation *simulation, const 
     return smp_arena_printf(
         arena,
         "%s: %s on %u GPUs (%s)\nstep %s, sequence %" PRIu64 ", global batch %" PRIu64
-        ", shard %u, tensor %u, replicas %u, micro-batch %u (%" PRIu64 " a step), checkpointing %s",
+        ", shard %u, tensor %u, replicas %u, micro-batch %u (%" PRIu64
+        " a step), checkpointing %s",
         what, smp_model_name(job->model), job->world, smp_cluster_name(job->cluster),
         smp_show_seconds(simulation->report.step_time_s), job->batch.seq_len,
         job->batch.global_batch, settings->hybrid_shard_degree,
@@ -238,8 +239,8 @@ typedef struct panel {
 
 enum { PANELS = 3, FIRST_LAYERS = 3 };
 
-/* Panels: the whole step; the forward of the first layers; the start of backward, for about twice
- * as long, since backward takes that much longer. */
+/* Panels: the whole step; the forward of the first layers; the start of backward, for about
+ * twice as long, since backward takes that much longer. */
 static void choose_panels(const smp_simulation *simulation, panel panels[PANELS])
 {
     const uint32_t c = simulation->slowest;
