@@ -181,7 +181,8 @@ smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream
     smp_text text = {0};
     smp_text_add(&text,
                  "Largest costs of the class that ends last (rank %u and %u more), step %s.\n"
-                 "Busy: time on its stream; path: time the step waited for; share: of the step.\n\n"
+                 "Busy: time on its stream; path: time the step waited for; share: of the "
+                 "step.\n\n"
                  "%-24s%7s%9s%9s%9s%7s %s\n",
                  program->representative, program->count - 1,
                  smp_show_seconds(simulation->report.step_time_s), "task", "count", "each",
