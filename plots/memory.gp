@@ -58,7 +58,7 @@ names = "'context, NCCL' parameters 'optimizer state' gradients 'unsharded units
 colours = "#9a9a9a #4477aa #66ccee #44aa99 #ddcc77 #ee8866 #cc6677 #aa4499"
 # Kinds that hold nothing are left out of the legend.
 entry(i) = most[i] < 0.5*2**20 ? "" : \
-    sprintf("%s  %s", word(names, i), most[i] < GiB ? sprintf("%.0f MiB", most[i]/2**20) \
-                                                    : sprintf("%.1f GiB", most[i]/GiB))
+    sprintf("%s  %s", word(names, i), \
+            most[i] < GiB ? sprintf("%.0f MiB", most[i]/2**20) : sprintf("%.1f GiB", most[i]/GiB))
 plot for [i = 1:8] data using (scale*$1):(sum(i)/GiB):(sum(i + 1)/GiB) \
     with filledcurves fc rgb word(colours, i) title entry(i)

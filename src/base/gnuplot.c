@@ -36,10 +36,12 @@ smp_status smp_plot_check(const char *path, smp_errors *errors)
 /* gnuplot takes names that begin with < or | as commands for a shell, and ~ as a home. */
 static char *plain_name(smp_arena *arena, const char *path)
 {
-    return path[0] == '/' ? smp_arena_strdup(arena, path) : smp_arena_printf(arena, "./%s", path);
+    return path[0] == '/' ? smp_arena_strdup(arena, path)
+                          : smp_arena_printf(arena, "./%s", path);
 }
 
-/* Standard output may carry the caller's results: what gnuplot says goes to standard error. */
+/* Standard output may carry the caller's results: what gnuplot says goes to standard
+ * error. */
 static int spawn(char *const *argv, pid_t *pid_p)
 {
     posix_spawn_file_actions_t actions;
@@ -86,7 +88,8 @@ smp_status smp_plot_run(const char *script, const char *data_path, const char *p
         return st;
     }
     smp_arena *arena = smp_arena_create();
-    char *output = smp_arena_printf(arena, "%s.tmp-%ld", plain_name(arena, path), (long)getpid());
+    char *output =
+        smp_arena_printf(arena, "%s.tmp-%ld", plain_name(arena, path), (long)getpid());
     char *argv[MOST + 1] = {
         smp_arena_strdup(arena, "gnuplot"), smp_arena_strdup(arena, "-c"), script_path,
         plain_name(arena, data_path), output,

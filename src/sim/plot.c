@@ -47,7 +47,8 @@ static char *title_of(smp_arena *arena, const smp_simulation *simulation, const 
     return smp_arena_printf(
         arena,
         "%s: %s on %u GPUs (%s)\nstep %s, sequence %" PRIu64 ", global batch %" PRIu64
-        ", shard %u, tensor %u, replicas %u, micro-batch %u (%" PRIu64 " a step), checkpointing %s",
+        ", shard %u, tensor %u, replicas %u, micro-batch %u (%" PRIu64
+        " a step), checkpointing %s",
         what, smp_model_name(job->model), job->world, smp_cluster_name(job->cluster),
         smp_show_seconds(simulation->report.step_time_s), job->batch.seq_len,
         job->batch.global_batch, settings->hybrid_shard_degree,
@@ -304,7 +305,8 @@ static void put_box(timeline *t, uint32_t row)
     if (!box_->open) {
         return;
     }
-    const int64_t from_ps = box_->from_ps > t->panel.from_ps ? box_->from_ps : t->panel.from_ps;
+    const int64_t from_ps =
+        box_->from_ps > t->panel.from_ps ? box_->from_ps : t->panel.from_ps;
     const int64_t to_ps = box_->to_ps < t->panel.to_ps ? box_->to_ps : t->panel.to_ps;
     const bool named = box_->name && to_ps - from_ps >= LABEL_COLUMNS * t->column_ps;
     fprintf(t->stream, "%u %.12g %.12g %d \"%s\" %" PRId64 "\n", row,
