@@ -40,8 +40,7 @@ static char *plain_name(smp_arena *arena, const char *path)
                           : smp_arena_printf(arena, "./%s", path);
 }
 
-/* Standard output may carry the caller's results: what gnuplot says goes to standard
- * error. */
+/* Standard output may carry the caller's results: what gnuplot says goes to standard error. */
 static int spawn(char *const *argv, pid_t *pid_p)
 {
     posix_spawn_file_actions_t actions;
@@ -90,11 +89,12 @@ smp_status smp_plot_run(const char *script, const char *data_path, const char *p
     smp_arena *arena = smp_arena_create();
     char *output =
         smp_arena_printf(arena, "%s.tmp-%ld", plain_name(arena, path), (long)getpid());
-    char *argv[MOST + 1] = {
-        smp_arena_strdup(arena, "gnuplot"), smp_arena_strdup(arena, "-c"), script_path,
-        plain_name(arena, data_path), output,
-        smp_arena_strdup(arena, ends_in(path, ".png") ? "png" : "svg")
-    };
+    char *argv[MOST + 1] = {smp_arena_strdup(arena, "gnuplot"),
+                            smp_arena_strdup(arena, "-c"),
+                            script_path,
+                            plain_name(arena, data_path),
+                            output,
+                            smp_arena_strdup(arena, ends_in(path, ".png") ? "png" : "svg")};
     for (int i = 0; args[i] != NULL && i < MOST - FIXED; i++) {
         argv[FIXED + i] = smp_arena_strdup(arena, args[i]);
     }

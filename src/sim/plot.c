@@ -239,8 +239,8 @@ typedef struct panel {
 
 enum { PANELS = 3, FIRST_LAYERS = 3 };
 
-/* Panels: the whole step; the forward of the first layers; the start of backward, for about twice
- * as long, since backward takes that much longer. */
+/* Panels: the whole step; the forward of the first layers; the start of backward, for about
+ * twice as long, since backward takes that much longer. */
 static void choose_panels(const smp_simulation *simulation, panel panels[PANELS])
 {
     const uint32_t c = simulation->slowest;

@@ -96,11 +96,13 @@ static void print_comms(struct page *page, const smp_program *program)
         page->indent = 14;
         put(page, "  %-12s %-14s %5u ranks on %u node%s", comm->name,
             smp_group_name(comm->group), comm->ranks, at->nodes, at->nodes == 1 ? "" : "s");
-        put(page, at->least_per_node == at->most_per_node ? ", %u a node" : ", %u or less a node",
+        put(page,
+            at->least_per_node == at->most_per_node ? ", %u a node" : ", %u or less a node",
             at->most_per_node);
         put(page, at->stride == 1 ? ", side by side" : ", %u ranks apart", at->stride);
         if (at->nodes > 1) {
-            put(page, at->sharers == 1 ? ", alone on its network" : ", %u share a node's network",
+            put(page,
+                at->sharers == 1 ? ", alone on its network" : ", %u share a node's network",
                 at->sharers);
         }
         new_line(page);
@@ -215,7 +217,8 @@ static void print_task(struct page *page, const smp_program *program, uint32_t n
                        (unsigned long long)task->dims[d]);
     }
     page->indent = 10;
-    put(page, "  %3u  %-24s %-14s ", number, task->name, smp_op_info_of((smp_op)task->op)->name);
+    put(page, "  %3u  %-24s %-14s ", number, task->name,
+        smp_op_info_of((smp_op)task->op)->name);
     put(page, "%s  ", dims);
     put(page, task->dtype == task->dtype2 ? "%s" : "%s/%s",
         smp_dtype_name((smp_dtype)task->dtype), smp_dtype_name((smp_dtype)task->dtype2));
@@ -274,7 +277,8 @@ static void print_segments(struct page *page, const smp_program *program, smp_ar
 {
     struct occurrence *seen =
         SMP_ARENA_ARRAY(scratch, (size_t)program->n_pattern, struct occurrence);
-    heading(page, "Segments (task, operation, sizes, types, stream; operands; what waits for what)");
+    heading(page,
+            "Segments (task, operation, sizes, types, stream; operands; what waits for what)");
     for (uint32_t s = 0; s < program->n_segment; s++) {
         const smp_segment *segment = &program->segments[s];
         uint32_t n = 0;
@@ -428,7 +432,8 @@ smp_status smp_step_print(const smp_step *step, FILE *stream, smp_errors *errors
             put(&page, " and the %u that behave alike", program->count - 1);
         }
         put(&page, " (class %u of %u): %llu micro-batch%s", c + 1, step->n_program,
-            (unsigned long long)program->micro_batches, program->micro_batches == 1 ? "" : "es");
+            (unsigned long long)program->micro_batches,
+            program->micro_batches == 1 ? "" : "es");
         new_line(&page);
         print_program(&page, program);
     }

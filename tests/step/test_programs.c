@@ -48,7 +48,8 @@ static const char *const models[] = {
     " \"num_attention_heads\": 8, \"vocab_size\": 130, \"rotary_pct\": 0.25,"
     " \"max_position_embeddings\": 2048, \"use_parallel_residual\": true,"
     " \"num_hidden_layers\": ",
-    "{\"model_type\": \"qwen3\", \"hidden_size\": 64, \"intermediate_size\": 128, \"head_dim\": 32,"
+    "{\"model_type\": \"qwen3\", \"hidden_size\": 64, \"intermediate_size\": 128, "
+    "\"head_dim\": 32,"
     " \"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"vocab_size\": 300,"
     " \"max_position_embeddings\": 4096, \"tie_word_embeddings\": true,"
     " \"num_hidden_layers\": ",
