@@ -40,6 +40,7 @@ set grid front
 set key at screen 0.775, screen 0.5 left center vertical reverse Left invert \
     samplen 1.4 spacing 1.3
 set style fill solid 1.0 noborder
+set style textbox opaque noborder fillcolor rgb "#ffffff" margins 0.6,0.3
 set rmargin at screen 0.76
 
 # The lines may be close: the label of the lower one then stands under it.
@@ -47,11 +48,11 @@ below(a, b) = a < b && b - a < 0.08*top ? -0.7 : 0.7
 set arrow from graph 0, first capacity to graph 1, first capacity nohead front \
     lc rgb "#b03030" dt 2 lw 1.8
 set label sprintf("capacity %.1f GiB", capacity) at graph 0.995, first capacity right front \
-    offset 0, below(capacity, peak) textcolor rgb "#b03030"
+    boxed offset 0, below(capacity, peak) textcolor rgb "#b03030"
 set arrow from graph 0, first peak to graph 1, first peak nohead front \
     lc rgb "#222222" dt 3 lw 1.8
 set label sprintf("peak with fragmentation %.1f GiB", peak) at graph 0.995, first peak right \
-    front offset 0, below(peak, capacity) textcolor rgb "#222222"
+    front boxed offset 0, below(peak, capacity) textcolor rgb "#222222"
 
 # Column c of the stack: from the sum below it to the sum with it.
 sum(c) = c < 2 ? 0 : column(c) + sum(c - 1)

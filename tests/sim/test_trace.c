@@ -308,7 +308,7 @@ static char *data_of(plotter plot, const smp_simulation *simulation, bench *b, s
 {
     const char *path = own(".svg");
     const char *data = own(".svg.dat");
-    check_fails(plot(simulation, path, b->errors), SMP_SYSTEM, b->errors, "gnuplot");
+    check_fails(plot(simulation, path, b->errors), SMP_SYSTEM, b->errors, data);
     assert_int_not_equal(access(path, F_OK), 0);
     char *text = slurp(data, n_p);
     (void)unlink(data);
