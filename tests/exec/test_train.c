@@ -18,11 +18,8 @@ static void learns(void **state)
     tiny_close(&t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(learns),
-    };
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(learns),
+};
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+CHECK_MAIN(tests)
