@@ -134,7 +134,7 @@ static smp_status make_runner(worker *w)
                                    .comm = &smp_comm_threads,
                                    .world = t->world,
                                    .device_memory_bytes = t->options->device_memory_bytes,
-                                   .measure = t->options->trace != NULL,
+                                   .measure = t->options->trace || t->options->measure,
                                    .hyper = t->options->hyper };
     smp_status status = smp_runner_create(job, t->mesh, w->rank, &options, w->errors,
                                           &t->runners[w->rank]);
@@ -251,6 +251,9 @@ static smp_status train(training *t, smp_errors *errors)
     if (status == SMP_OK && t->options->trace) {
         status = smp_exec_trace(t->runners, t->job->world, t->options->trace, errors);
     }
+    if (status == SMP_OK && t->options->measure && t->options->steps > 0) {
+        smp_exec_measure(t->runners[0], &t->result->measured);
+    }
     free_workers(t, workers);
     free(t->runners);
     return status;
@@ -305,9 +308,16 @@ smp_status smp_exec_run(const smp_job *job, const smp_exec_options *options,
     smp_mesh_destroy(t.mesh);
     smp_corpus_close(corpus);
     if (status != SMP_OK) {
-        free(result.steps);
+        smp_exec_result_free(&result);
         return status;
     }
     *result_p = result;
     return SMP_OK;
+}
+
+void smp_exec_result_free(smp_exec_result *result)
+{
+    free(result->steps);
+    smp_exec_measured_free(&result->measured);
+    *result = (smp_exec_result){ 0 };
 }

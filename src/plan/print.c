@@ -127,8 +127,9 @@ static void put_job(const smp_plan *plan, FILE *stream)
 {
     const smp_job *job = &plan->job;
     const smp_cluster *cluster = job->cluster;
-    fprintf(stream, "%s on %s: %u GPUs (%s), %u node%s\n", job->model->name, cluster->name,
-            cluster->gpus, cluster->gpu, cluster->nodes, cluster->nodes == 1 ? "" : "s");
+    fprintf(stream, "%s on %s: %u GPU%s (%s), %u node%s\n", job->model->name, cluster->name,
+            cluster->gpus, cluster->gpus == 1 ? "" : "s", cluster->gpu,
+            cluster->nodes, cluster->nodes == 1 ? "" : "s");
     fprintf(stream,
             "sequences of %" PRIu64 " tokens, %" PRIu64 " per step; margin %.3g %% of memory\n",
             job->batch.seq_len, job->batch.global_batch, 100 * plan->options.margin_frac);
@@ -217,7 +218,7 @@ static void put_nearest(const smp_plan *plan, FILE *stream)
         fprintf(stream, "The smallest number of such GPUs that fits is %u.\n",
                 plan->fitting_gpus);
     } else {
-        fprintf(stream, "Up to %u such GPUs, no number fits.\n", plan->largest_gpus_tried);
+        fprintf(stream, "No number of such GPUs up to %u fits.\n", plan->largest_gpus_tried);
     }
 }
 

@@ -487,57 +487,89 @@ static smp_status search_all(smp_plan *plan, smp_bounds *bounds, smp_errors *err
 /* --------------------------------------------------------------- nothing fits */
 
 /* Whether a point saves as much memory as it can: smallest micro-batch, everything
- * checkpointed, every saver; with and without offload, which needs host memory. */
-static bool is_lean(const smp_plan_space *space, const smp_point *point)
+ * checkpointed, most chunks; with and without offload, which needs host memory. */
+static bool is_lean_head(const smp_plan_space *space, const smp_point *point)
 {
-    const uint32_t *d = point->digit;
-    const uint32_t *n = space->n_choice;
-    return d[SMP_DIM_MICRO] == 0 &&
-           d[SMP_DIM_CHECKPOINTING] == n[SMP_DIM_CHECKPOINTING] - 1 &&
-           (d[SMP_DIM_OFFLOAD] == 0 || d[SMP_DIM_OFFLOAD] == n[SMP_DIM_OFFLOAD] - 1) &&
-           d[SMP_DIM_CHUNKS] == n[SMP_DIM_CHUNKS] - 1;
+    return point->digit[SMP_DIM_MICRO] == 0 &&
+           point->digit[SMP_DIM_CHECKPOINTING] == space->n_choice[SMP_DIM_CHECKPOINTING] - 1;
+}
+
+static bool is_lean_leaf(const smp_plan_space *space, const smp_point *point)
+{
+    const uint32_t offload = point->digit[SMP_DIM_OFFLOAD];
+    return (offload == 0 || offload == space->n_choice[SMP_DIM_OFFLOAD] - 1) &&
+           point->digit[SMP_DIM_CHUNKS] == space->n_choice[SMP_DIM_CHUNKS] - 1;
 }
 
 typedef struct lean { smp_found found; uint64_t excess_bytes; bool any; } lean;
 
-/* Of the lean points, the one with the least excess; points are simulated in any order, each
- * only if its bound is below the best so far. */
+/* Simulates a lean point if its bound is below the best so far. */
+static smp_status try_lean(const smp_plan *plan, smp_bounds *bounds,
+                           const smp_plan_space *space, const smp_point *point,
+                           smp_errors *errors, lean *best)
+{
+    const double memory = space->job->cluster->memory_bytes.value;
+    const uint64_t limit = (uint64_t)(memory * (1 - plan->options.margin_frac));
+    smp_found candidate = {.code = smp_plan_space_code(space, point)};
+    uint64_t bytes = 0;
+    if (!smp_plan_space_job(space, point, &candidate.job)) {
+        return SMP_OK;
+    }
+    smp_status st = smp_bound_memory(bounds, &candidate.job, errors, &bytes);
+    if (st != SMP_OK || (bytes > limit && bytes - limit >= best->excess_bytes)) {
+        return st;
+    }
+    st = smp_evaluate(&candidate.job, false, errors, &candidate.report, NULL);
+    const uint64_t excess = smp_report_excess(&candidate.report, plan->options.margin_frac);
+    if (st == SMP_OK && excess < best->excess_bytes) {
+        *best = (lean){candidate, excess, true};
+    }
+    return st;
+}
+
+/* Of the lean points, the one with the least excess, if that is below `below`. */
 static smp_status find_leanest(const smp_plan *plan, smp_bounds *bounds, const smp_job *job,
-                               uint64_t stop_above, smp_errors *errors, lean *best)
+                               uint64_t below, smp_errors *errors, lean *best)
 {
     smp_plan_space *space = smp_plan_space_create(job);
-    const uint64_t limit =
-        (uint64_t)(job->cluster->memory_bytes.value * (1 - plan->options.margin_frac));
     smp_point point = {{0}};
     smp_status st = SMP_OK;
-    *best = (lean){.excess_bytes = stop_above};
+    *best = (lean){.excess_bytes = below};
     do {
-        smp_found candidate = {.code = smp_plan_space_code(space, &point)};
-        uint64_t bytes = 0;
-        if (!is_lean(space, &point) || !smp_plan_space_job(space, &point, &candidate.job)) {
+        if (!is_lean_head(space, &point)) {
             continue;
         }
-        st = smp_bound_memory(bounds, &candidate.job, errors, &bytes);
-        if (st != SMP_OK || (bytes > limit && bytes - limit >= best->excess_bytes)) {
-            continue;
-        }
-        st = smp_evaluate(&candidate.job, false, errors, &candidate.report, NULL);
-        const uint64_t excess = smp_report_excess(&candidate.report, plan->options.margin_frac);
-        if (st == SMP_OK && (excess < best->excess_bytes || (excess == 0 && !best->any))) {
-            *best = (lean){candidate, excess, true};
-        }
-    } while (st == SMP_OK && !(best->any && best->excess_bytes == 0) &&
-             smp_plan_space_next(space, &point, 0, SMP_DIMS));
+        do {
+            if (st == SMP_OK && best->excess_bytes > 0 && is_lean_leaf(space, &point)) {
+                st = try_lean(plan, bounds, space, &point, errors, best);
+            }
+        } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
+    } while (st == SMP_OK && best->excess_bytes > 0 &&
+             smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
     smp_plan_space_destroy(space);
     return st;
+}
+
+/* More GPUs than this cannot each have a part of a sequence of the batch. */
+static uint32_t most_gpus(const smp_job *job)
+{
+    enum { MOST_GPUS = 65536 };
+    const uint32_t tensor = smp_settings_given(&job->settings, "tensor_parallel_degree")
+                                ? job->settings.tensor_parallel_degree
+                                : job->cluster->gpus_per_node;
+    const uint64_t most = smp_mul(job->batch.global_batch, tensor);
+    if (job->cluster->nics == 0) {
+        return job->cluster->gpus_per_node;
+    }
+    return most < MOST_GPUS ? (uint32_t)most : MOST_GPUS;
 }
 
 /* The smallest number of GPUs, in whole nodes, on which something fits. */
 static smp_status find_fitting(smp_plan *plan, smp_bounds *bounds, smp_errors *errors)
 {
-    enum { MOST_GPUS = 65536 };
     const smp_cluster *cluster = plan->job.cluster;
-    const uint32_t most = cluster->nics > 0 ? MOST_GPUS : cluster->gpus_per_node;
+    const uint32_t most = most_gpus(&plan->job);
+    plan->largest_gpus_tried = cluster->gpus;
     for (uint32_t gpus = next_gpus(cluster, cluster->gpus); gpus <= most;
          gpus = next_gpus(cluster, gpus)) {
         smp_arena_mark mark = smp_arena_here(plan->arena);
@@ -550,7 +582,7 @@ static smp_status find_fitting(smp_plan *plan, smp_bounds *bounds, smp_errors *e
         if (st != SMP_OK) {
             return st;
         }
-        if (best.any && best.excess_bytes == 0) {
+        if (best.any) { /* with an excess below 1 */
             plan->fitting_gpus = gpus;
             return SMP_OK;
         }
@@ -592,7 +624,7 @@ static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_e
     }
     const bool host = best.found.report.memory.peak_bytes <=
                       smp_memory_limit(&best.found.report, plan->options.margin_frac);
-    char fitting[64] = "no number of GPUs tried would fit";
+    char fitting[64] = "with this batch no number of GPUs would";
     if (plan->fitting_gpus > 0) {
         snprintf(fitting, sizeof fitting, "%u GPUs would fit", plan->fitting_gpus);
     }

@@ -168,12 +168,6 @@ static uint8_t add_reduction(smp_graph *g, const sizes *s, const smp_names names
     return z;
 }
 
-/* Dropout rates travel as fractions of 2^32: exact, and equal on every machine. */
-static uint64_t rate_bits(double rate)
-{
-    return (uint64_t)(rate * 4294967296.0 + 0.5);
-}
-
 /* Of the residual's rows, or of the probabilities [batch, heads, seq, seq] of this rank. */
 static uint8_t add_dropout(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
                            uint8_t y, uint8_t mask, uint64_t elems, uint64_t site)
@@ -185,12 +179,12 @@ static uint8_t add_dropout(smp_graph *g, const sizes *s, smp_names names, uint8_
     if (site == SMP_SITE_PROBABILITIES) {
         uint64_t square = smp_mul(seq, seq), width = smp_mul(s->heads, square);
 
-        set_dims(node, elems, rate_bits(block->attention.dropout), width,
+        set_dims(node, elems, smp_rate_bits(block->attention.dropout), width,
                  smp_mul(block->attention.heads, square), rank * width, site);
     } else {
         uint64_t stride = smp_mul(seq, s->low->hidden);
 
-        set_dims(node, elems, rate_bits(block->residual_dropout), stride, stride,
+        set_dims(node, elems, smp_rate_bits(block->residual_dropout), stride, stride,
                  s->low->sequence ? rank * elems : 0, site);
     }
     return y;

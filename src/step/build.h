@@ -25,7 +25,7 @@ void smp_build_init(smp_build *build, smp_arena *arena);
 void smp_build_finish(smp_build *build); /* frees the heap arrays */
 uint8_t smp_build_comm(smp_build *build, const smp_comm *comm);
 uint16_t smp_build_unit(smp_build *build, const smp_unit *unit);
-/* `bytes` is rounded up to SMP_ALIGN_BYTES; entries and stride-free fields as given. */
+/* `bytes` is rounded up to SMP_ALIGN_BYTES; `entries` 0 means 1. */
 uint16_t smp_build_buffer(smp_build *build, const smp_buffer *buffer);
 /* Opens a segment: tasks added from now on are its. */
 uint16_t smp_build_segment(smp_build *build, const char *name);
@@ -34,7 +34,7 @@ void smp_build_task(smp_build *build, const smp_task *task, const smp_access *ac
                     uint32_t n_access);
 /* One more access (a token) of the task added last. */
 void smp_build_extend(smp_build *build, smp_access access);
-/* Sets the instance at the end of the order. */
+/* Adds an instance at the end of the order. */
 void smp_build_instance(smp_build *build, uint16_t segment, uint32_t layer,
                         uint32_t micro_batch, uint32_t turn);
 

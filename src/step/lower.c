@@ -643,6 +643,9 @@ static void add_order(smp_lowering *low)
 static const char *missing(const smp_model *model)
 {
     for (uint32_t k = 0; k < model->n_kind; k++) {
+        if (model->kinds[k].attention.kv_heads != model->kinds[0].attention.kv_heads) {
+            return "a number of key-value heads that differs between layers";
+        }
         for (uint32_t i = 0; i < model->kinds[k].n_param; i++) {
             smp_role role = model->kinds[k].params[i].role;
 

@@ -124,6 +124,12 @@ smp_ref smp_weight_grad(const smp_lowering *low, const smp_home *home, smp_role 
                         uint32_t n);
 bool smp_has(const smp_home *home, smp_role role);
 
+/* Dropout rates travel as fractions of 2^32: exact, and equal on every machine. */
+static inline uint64_t smp_rate_bits(double rate)
+{
+    return (uint64_t)(rate * 4294967296.0 + 0.5);
+}
+
 /* Flat layout of a unit on a tensor rank. `shards` is the degree that it is split by. */
 void smp_unit_layout(const smp_model *model, const smp_block *block, uint32_t tensor,
                      uint32_t shards, uint32_t shard_rank, smp_unit *unit_p);

@@ -83,11 +83,6 @@ static ends measure(const smp_lowering *low)
     return m;
 }
 
-static uint64_t rate_bits(double rate)
-{
-    return (uint64_t)(rate * 4294967296.0 + 0.5);
-}
-
 static void lower_position(smp_lowering *low, smp_ref x)
 {
     smp_task task = end_task(low, "embed.position", SMP_OP_POSITION, SMP_PHASE_FORWARD);
@@ -133,7 +128,7 @@ static void lower_embed(smp_lowering *low)
         smp_ref mask = smp_whole(low->embed_mask, m.row_elems);
 
         task = end_task(low, "embed.dropout", SMP_OP_DROPOUT, SMP_PHASE_FORWARD);
-        set_dims(&task, m.row_elems, rate_bits(low->model->embedding_dropout),
+        set_dims(&task, m.row_elems, smp_rate_bits(low->model->embedding_dropout),
                  smp_mul(low->seq, low->hidden), smp_mul(low->seq, low->hidden));
         task.dims[4] = low->sequence ? low->tensor_rank * m.row_elems : 0;
         task.dims[5] = SMP_SITE_EMBED;
@@ -154,7 +149,7 @@ static void lower_embed_grad(smp_lowering *low, bool add)
         smp_ref thinned = scratch_ref(low, "d.embed", smp_mul(m.row_elems, m.e));
 
         task = end_task(low, "embed.dropout.dx", SMP_OP_DROPOUT_GRAD, SMP_PHASE_BACKWARD);
-        set_dims(&task, m.row_elems, rate_bits(low->model->embedding_dropout), 0, 0);
+        set_dims(&task, m.row_elems, smp_rate_bits(low->model->embedding_dropout), 0, 0);
         smp_build_task(&low->build, &task,
                        (smp_access[]){ smp_reads(d),
                                        smp_reads(smp_whole(low->embed_mask, m.row_elems)),

@@ -270,7 +270,8 @@ static smp_ref own_of(const smp_home *home, uint16_t buffer, uint64_t first, smp
  * written to. */
 static void add_gather(smp_lowering *low, const smp_home *home, smp_phase phase, bool shard)
 {
-    uint64_t own = home->layout.own_elems, whole = smp_mul(home->layout.shard_elems, low->shard);
+    uint64_t own = home->layout.own_elems;
+    uint64_t whole = smp_mul(home->layout.shard_elems, low->shard);
     smp_task task = plain_task("gather", SMP_OP_ALL_GATHER, SMP_STREAM_UNSHARD, phase,
                                low->compute, low->compute, whole);
     smp_ref from = shard ? elems_of(home->master, 0, own, low->master)

@@ -10,9 +10,10 @@
  * the place holds something else (another key, smp_entry_key) or is written anew as a whole.
  *
  * Sharing.  Two places may share bytes when no life of one overlaps a life of the other in
- * issue order, and if, wherever a life of one begins, all earlier accesses to the other have
- * already happened by the order that exists without sharing: clocks on a trial layout in
- * which every place has bytes of its own.  So sharing adds no wait and delays nothing.
+ * issue order, and if, wherever a life of one begins, the accesses to the other in the last
+ * WINDOW instances have already happened by the order that exists without sharing: clocks on
+ * a trial layout in which every place has bytes of its own.  So sharing adds no wait, but for
+ * those on work issued several layers before, which the rings let no stream lag behind.
  *
  * safety_bytes is what that second condition costs: the arena less the one that the same
  * packing gives for a serial executor, where lives that do not overlap in issue order may
@@ -29,6 +30,7 @@
 
 enum {
     NONE = 0xffffffffu,
+    WINDOW = 12,           /* instances: three layers of gather, backward, reduce and a spare */
     ROUNDS = 32,           /* of moving the topmost item to the front */
     MOST_PERIOD = 8        /* blocks of a ring's period that are walked */
 };
@@ -385,6 +387,8 @@ typedef struct sweep {
     uint32_t *shared;      /* items that other streams than compute touch */
     uint32_t n_shared;
     bool *is_shared;
+    uint32_t *first;       /* by walked instance: its first position */
+    uint32_t old;          /* positions before are older than the window */
     uint64_t total_bytes;
     uint64_t kind_bytes[SMP_KINDS];
 } sweep;
@@ -452,7 +456,7 @@ static void check_others(planning *p, sweep *s, uint32_t i, uint32_t stream,
         }
         const uint32_t *last = s->last + (size_t)other * s->n_stream;
         for (uint32_t q = 0; q < s->n_stream; q++) {
-            if (last[q] > clock[q]) {
+            if (last[q] > clock[q] && last[q] > s->old) {
                 set_bit(bits, other);
                 break;
             }
@@ -493,6 +497,7 @@ static void start_sweep(planning *p, sweep *s)
     s->order = smp_order_create(p->program, p->scratch);
     s->n_stream = smp_order_streams(s->order);
     s->compute = smp_order_stream(s->order, &(smp_task){.stream = SMP_STREAM_COMPUTE});
+    s->first = SMP_ARENA_ARRAY(p->scratch, p->n_walk, uint32_t);
     s->alive = SMP_ARENA_ARRAY(p->scratch, p->words, uint64_t);
     s->n_alive = SMP_ARENA_ARRAY(p->scratch, n_item, uint32_t);
     s->touched = SMP_ARENA_ARRAY(p->scratch, p->n_place, uint16_t);
@@ -527,6 +532,8 @@ static void sweep_lives(planning *p)
     }
     for (uint32_t w = 0; w < p->n_walk; w++) {
         const smp_segment *segment = &program->segments[program->order[p->walk[w]].segment];
+        s.first[w] = position;
+        s.old = w < WINDOW ? 0 : s.first[w - WINDOW];
         for (uint32_t t = 0; t < segment->n_task; t++, position++) {
             for (; next < p->n_life && p->lives[next].start == position; next++) {
                 begin_life(p, &s, &p->lives[next]);

@@ -86,7 +86,7 @@ static inline void tiny_train(tiny *t, uint64_t steps)
 
 static inline void tiny_close(tiny *t)
 {
-    free(t->result.steps);
+    smp_exec_result_free(&t->result);
     smp_profile_destroy(t->profile);
     smp_cluster_destroy(t->cluster);
     smp_model_destroy(t->model);

@@ -9,7 +9,7 @@
  */
 #include "config.h"
 
-#include "tests/step/jobs.h"
+#include "tests/step/step_jobs.h"
 
 #include "step/order.h"
 

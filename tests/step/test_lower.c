@@ -5,7 +5,7 @@
  */
 #include "config.h"
 
-#include "tests/step/jobs.h"
+#include "tests/step/step_jobs.h"
 
 enum { S = 256, H = 512, A = 8, D = 64, F = 1024, V = 1024 };
 
@@ -278,6 +278,77 @@ static void test_offload(void **state)
     bench_close(&b);
 }
 
+/* Position in the order of a segment of that name at (layer, micro-batch 0). */
+static uint32_t position(const smp_program *p, const char *segment, uint32_t layer)
+{
+    for (uint32_t i = 0; i < p->n_instance; i++) {
+        if (p->order[i].layer == layer && p->order[i].micro_batch == 0
+            && strcmp(p->segments[p->order[i].segment].name, segment) == 0) {
+            return i;
+        }
+    }
+    fail_msg("no %s of layer %u", segment, layer);
+    return 0;
+}
+
+static uint32_t slots_of_gathers(const smp_program *p)
+{
+    return find_buffer(p, "gathered")->slots;
+}
+
+/* Prefetch is the place of gathers in the order, and the slots of their ring. */
+static void test_prefetch(void **state)
+{
+    static const char common[] = "hybrid_shard_degree=4 checkpointing=none ";
+    static const char *const settings[3] = { "forward_prefetch=true prefetch=backward_pre",
+                                             "forward_prefetch=false prefetch=backward_post",
+                                             "forward_prefetch=true prefetch=none" };
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char text[256];
+        const smp_program *p;
+        bench b;
+        uint32_t gather, up, down, reduce;
+
+        (void)snprintf(text, sizeof text, "%s%s", common, settings[i]);
+        bench_open(&b, LLAMA(4, 4), 4, S, 4, text);
+        bench_lower(&b);
+        p = b.step->programs[0];
+        assert_int_equal(position(p, "gather", 2) < position(p, "forward", 1), i != 1);
+        gather = position(p, "gather.backward", 1);
+        up = position(p, "forward", 3);
+        down = position(p, "backward", 2);
+        reduce = position(p, "reduce", 2);
+        assert_true(up < gather);
+        assert_int_equal(gather < down, i == 0);
+        assert_int_equal(gather > reduce, i == 2);
+        check_u64(slots_of_gathers(p), i == 1 ? 1 : 2);
+        bench_close(&b);
+    }
+}
+
+/* Work by hand: a window of 64 in 256 tokens sees 256 * 64 - 64^2 / 2 pairs; AdamW in fp32
+ * reads four numbers a parameter and writes three. */
+static void test_work(void **state)
+{
+    smp_task attention = { .op = SMP_OP_ATTENTION, .dtype = SMP_BF16, .dtype2 = SMP_BF16,
+                           .flags = SMP_FLAG_CAUSAL, .dims = { 2, 256, 8, 4, 64, 64 } };
+    smp_task adamw = { .op = SMP_OP_ADAMW, .dtype = SMP_F32, .dtype2 = SMP_F32,
+                       .dims = { 1000 } };
+    smp_task matmul = { .op = SMP_OP_MATMUL_DW, .dtype = SMP_BF16, .dtype2 = SMP_F32,
+                        .flags = SMP_FLAG_ACCUMULATE, .dims = { 10, 20, 30 } };
+
+    (void)state;
+    check_u64(smp_task_flops(&attention), 4u * 2 * (256 * 64 - 64 * 64 / 2) * 8 * 64);
+    /* q, k, v, y in bf16 and a log-sum-exp in fp32 for each head and token */
+    check_u64(smp_task_bytes(&attention), 2 * 256 * ((8 + 2 * 4 + 8) * 64 * 2 + 8 * 4));
+    check_u64(smp_task_flops(&adamw), 0);
+    check_u64(smp_task_bytes(&adamw), 28 * 1000);
+    check_u64(smp_task_flops(&matmul), 2 * 10 * 20 * 30);
+    check_u64(smp_task_bytes(&matmul), 2 * (10 * 30 + 20 * 30) + 2 * 4 * 10 * 20);
+}
+
 /* Tasks do not grow with layers or micro-batches; instances do, linearly. */
 static void test_growth(void **state)
 {
@@ -326,6 +397,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_flops),             cmocka_unit_test(test_messages),
     cmocka_unit_test(test_kv_copies),         cmocka_unit_test(test_uneven_shards),
     cmocka_unit_test(test_offload),           cmocka_unit_test(test_growth),
-    cmocka_unit_test(test_refusals),
+    cmocka_unit_test(test_refusals),          cmocka_unit_test(test_prefetch),
+    cmocka_unit_test(test_work),
 };
 CHECK_MAIN(tests)

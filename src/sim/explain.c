@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * smp-sim --explain: what the largest costs of a step rest on.
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "sim/sim.h"
+
+#include "base/numeric.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHOWN = 24, WIDTH = 80 };
+
+/* All tasks of one name and cost. */
+typedef struct cost_group {
+    const smp_task *task;
+    const smp_cost *cost;
+    uint64_t count;
+    int64_t each_ps, path_ps;
+} cost_group;
+
+static int64_t busy_ps(const cost_group *group)
+{
+    return (int64_t)group->count * group->each_ps;
+}
+
+/* By time on the path, then by busy time, then by name. */
+static int group_compare(const void *a_, const void *b_)
+{
+    const cost_group *a = a_;
+    const cost_group *b = b_;
+    if (a->path_ps != b->path_ps) {
+        return a->path_ps > b->path_ps ? -1 : 1;
+    }
+    if (busy_ps(a) != busy_ps(b)) {
+        return busy_ps(a) > busy_ps(b) ? -1 : 1;
+    }
+    return strcmp(a->task->name, b->task->name);
+}
+
+static bool same_group(const cost_group *group, const smp_task *task, int64_t duration_ps)
+{
+    return group->each_ps == duration_ps && group->task->op == task->op &&
+           group->task->stream == task->stream && strcmp(group->task->name, task->name) == 0;
+}
+
+static size_t group_costs(const smp_simulation *simulation, uint32_t c, cost_group *groups)
+{
+    const smp_program *program = simulation->step->programs[c];
+    uint64_t *count = smp_heap_alloc(program->n_segment + 1, sizeof *count);
+    for (uint32_t i = 0; i < program->n_instance; i++) {
+        count[program->order[i].segment]++;
+    }
+    size_t n = 0;
+    for (uint32_t g = 0; g < program->n_segment; g++) {
+        const smp_segment *segment = &program->segments[g];
+        for (uint32_t t = segment->task0; t < segment->task0 + segment->n_task; t++) {
+            const smp_task *task = &program->tasks[t];
+            int64_t duration_ps = simulation->duration_ps[c][t];
+            size_t k = 0;
+            while (k < n && !same_group(&groups[k], task, duration_ps)) {
+                k++;
+            }
+            if (k == n) {
+                groups[n++] = (cost_group){task, &simulation->cost[c][t], 0, duration_ps, 0};
+            }
+            groups[k].count += count[g];
+            groups[k].path_ps += simulation->path_ps[c][t];
+        }
+    }
+    free(count);
+    if (n > 0) {
+        qsort(groups, n, sizeof *groups, group_compare);
+    }
+    return n;
+}
+
+static const char *binding_factor(const smp_cost *cost)
+{
+    double kernel_s = cost->compute_s > cost->memory_s ? cost->compute_s : cost->memory_s;
+    if (cost->launch_s >= kernel_s && cost->launch_s >= cost->latency_s &&
+        cost->launch_s >= cost->transfer_s) {
+        return "launch";
+    }
+    if (cost->latency_s >= kernel_s && cost->latency_s >= cost->transfer_s) {
+        return "latency";
+    }
+    if (cost->transfer_s >= kernel_s) {
+        return "bandwidth";
+    }
+    return cost->compute_s >= cost->memory_s ? "compute" : "memory";
+}
+
+/* The number of a figure in the list of sources; adds it when new. */
+static size_t cite(const smp_figure **cited, size_t *n, const smp_figure *figure)
+{
+    for (size_t i = 0; i < *n; i++) {
+        if (cited[i] == figure) {
+            return i + 1;
+        }
+    }
+    cited[(*n)++] = figure;
+    return *n;
+}
+
+static void add_detail(smp_text *text, const smp_program *program, const cost_group *group)
+{
+    const smp_task *task = group->task;
+    const smp_cost *cost = group->cost;
+    if (smp_op_info_of((smp_op)task->op)->klass == SMP_CLASS_COLLECTIVE &&
+        task->comm != SMP_NO_COMM) {
+        const smp_comm *comm = &program->comms[task->comm];
+        smp_text_add(text, "    %s of %s over %u ranks on %u node%s, %s %s, bus %.1f GB/s\n",
+                     smp_op_info_of((smp_op)task->op)->name, smp_show_bytes(smp_task_bytes(task)),
+                     comm->ranks, comm->placement.nodes,
+                     comm->placement.nodes == 1 ? "" : "s", smp_algorithm_name(cost->algorithm),
+                     smp_protocol_name(cost->protocol), cost->bus_Bps * 1e-9);
+        smp_text_add(text, "    latency %s + transfer %s\n", smp_show_seconds(cost->latency_s),
+                     smp_show_seconds(cost->transfer_s));
+        return;
+    }
+    double each_s = smp_s_from_ps(group->each_ps);
+    smp_text_add(text, "    launch %s", smp_show_seconds(cost->launch_s));
+    if (cost->compute_s > 0) {
+        double flops = (double)smp_task_flops(task);
+        smp_text_add(text, ", compute %s (%.3g TFLOP/s)", smp_show_seconds(cost->compute_s),
+                     each_s > 0 ? flops / each_s * 1e-12 : 0);
+    }
+    if (cost->memory_s > 0) {
+        smp_text_add(text, ", memory %s (%s)", smp_show_seconds(cost->memory_s),
+                     smp_show_bytes(smp_task_bytes(task)));
+    }
+    if (cost->transfer_s > 0) {
+        smp_text_add(text, ", transfer %s (%s)", smp_show_seconds(cost->transfer_s),
+                     smp_show_bytes(smp_task_bytes(task)));
+    }
+    smp_text_add(text, "\n");
+}
+
+/* Words of `words`, wrapped, after `head`. */
+static void add_wrapped(smp_text *text, const char *head, const char *words)
+{
+    size_t column = strlen(head);
+    smp_text_add(text, "%s", head);
+    while (*words) {
+        size_t n = strcspn(words, " ");
+        if (column + 1 + n > WIDTH) {
+            smp_text_add(text, "\n     ");
+            column = 5;
+        }
+        smp_text_add(text, " %.*s", (int)n, words);
+        column += 1 + n;
+        words += n + strspn(words + n, " ");
+    }
+    smp_text_add(text, "\n");
+}
+
+static void add_sources(smp_text *text, const smp_figure *const *cited, size_t n)
+{
+    smp_text_add(text, "\nFigures\n");
+    for (size_t i = 0; i < n; i++) {
+        char head[64];
+        snprintf(head, sizeof head, "[%zu] %.6g", i + 1, cited[i]->value);
+        add_wrapped(text, head, cited[i]->source ? cited[i]->source : "no source given");
+    }
+}
+
+smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream,
+                                  smp_errors *errors)
+{
+    uint32_t c = simulation->slowest;
+    const smp_program *program = simulation->step->programs[c];
+    cost_group *groups = smp_heap_alloc(program->n_task + 1, sizeof *groups);
+    size_t n = group_costs(simulation, c, groups);
+    const smp_figure *cited[SHOWN];
+    size_t n_cited = 0;
+    smp_text text = {0};
+    smp_text_add(&text,
+                 "Largest costs of the class that ends last (rank %u and %u more), step %s.\n"
+                 "Path: time while nothing else could run; share: of the step; busy: of its "
+                 "stream.\n\n"
+                 "%-28s%7s%10s%10s%10s%7s  %s\n",
+                 program->representative, program->count - 1,
+                 smp_show_seconds(simulation->report.step_time_s), "task", "count", "each",
+                 "busy", "path", "share", "bound by");
+    for (size_t i = 0; i < n && i < SHOWN && groups[i].count > 0; i++) {
+        const cost_group *group = &groups[i];
+        smp_text_add(&text, "%-28.28s%7" PRIu64 "%10s%10s%10s%6.1f%%  %s", group->task->name,
+                     group->count, smp_show_seconds(smp_s_from_ps(group->each_ps)),
+                     smp_show_seconds(smp_s_from_ps(busy_ps(group))),
+                     smp_show_seconds(smp_s_from_ps(group->path_ps)),
+                     100 * (double)group->path_ps / (double)simulation->report.step_ps,
+                     binding_factor(group->cost));
+        if (group->cost->basis) {
+            smp_text_add(&text, " [%zu]", cite(cited, &n_cited, group->cost->basis));
+        }
+        smp_text_add(&text, "\n");
+        add_detail(&text, program, group);
+    }
+    add_sources(&text, cited, n_cited);
+    fwrite(text.data, 1, text.length, stream);
+    smp_text_free(&text);
+    free(groups);
+    return smp_stream_check(stream, "output", errors);
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * smp-sim: one configuration, simulated and shown.  Arguments and presentation only.
+ */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "tools/cli.h"
+
+typedef struct options {
+    cli_job job;
+    cli_list sweep;
+    bool json, describe, ranks, program, explain, verify;
+    const char *trace, *memory_plot, *timeline_plot;
+} options;
+
+static const cli_option table[] = {
+    CLI_JOB_OPTIONS(options, job),
+    CLI_SET_OPTION("set", options, job, "one setting (see smp(5)); may be repeated"),
+    CLI_HEADING("What to show"),
+    CLI_FLAG("json", 'j', options, json, "the report as JSON"),
+    CLI_FLAG("explain", 'e', options, explain,
+             "also what the largest costs rest on, with citations"),
+    CLI_LIST("sweep", 0, "K=A,B,C", options, sweep,
+             "a table over values of a setting, seq_len or global_batch; several: the product"),
+    CLI_FLAG("describe", 'd', options, describe,
+             "the model: counts, shapes, how tensor parallelism splits them"),
+    CLI_FLAG("ranks", 'r', options, ranks, "coordinates and groups of every rank"),
+    CLI_FLAG("program", 0, options, program, "the step program, task by task"),
+    CLI_FLAG("verify", 0, options, verify,
+             "prove that no two tasks conflict and no rank can deadlock"),
+    CLI_HEADING("Files"),
+    CLI_TEXT("trace", 't', "FILE", options, trace,
+             "Chrome trace JSON: open it in ui.perfetto.dev; - is standard output"),
+    CLI_TEXT("memory-plot", 0, "FILE", options, memory_plot,
+             "memory over time as .svg or .png; the data stay in FILE.dat"),
+    CLI_TEXT("timeline-plot", 0, "FILE", options, timeline_plot,
+             "streams over time as .svg or .png; the data stay in FILE.dat"),
+    CLI_HEADING("Other"),
+    CLI_COMMON_OPTIONS
+};
+
+static const char *const usage[] = {
+    "PLAN.json [OPTION]...",
+    "--model M --cluster C [OPTION]...",
+    NULL
+};
+
+static const char *const examples[] = {
+    "smp-sim --model Llama-3.1-8B --cluster dgx-h100 --nodes 1 --seq-len 8192",
+    "smp-sim plan.json --set checkpointing=none        # what if nothing is recomputed?",
+    "smp-sim plan.json --sweep micro_batch=1,2,4 --sweep tensor_parallel_degree=1,2,4,8",
+    "smp-sim plan.json --trace trace.json --memory-plot memory.svg",
+    "smp-sim plan.json --explain                       # which figures this rests on",
+    "smp-sim --model gpt2 --describe --json",
+    NULL
+};
+
+static const cli_program program = {
+    .name = "smp-sim",
+    .usage = usage,
+    .about = "Simulates one training step of a model on a cluster: time and what it consists\n"
+             "of, memory to the byte, and whether it fits.  Absent settings take their\n"
+             "defaults; smp-plan searches for the best ones.",
+    .options = table,
+    .n_option = sizeof table / sizeof table[0],
+    .notes = "Exit status: 0 simulated (also when it does not fit: \"fits\" says so), 1 the\n"
+             "system failed, 2 an input or the usage is wrong.",
+    .examples = examples,
+    .max_operands = 1
+};
+
+/* ------------------------------------------------------------------ commands */
+
+/* --describe needs no cluster. */
+static smp_status describe(const options *o, smp_errors *errors)
+{
+    smp_model *model = NULL;
+    smp_settings settings;
+    smp_settings_init(&settings);
+    if (!o->job.model) {
+        return smp_fail(errors, SMP_INPUT, NULL, "--describe needs --model");
+    }
+    for (size_t i = 0; i < o->job.set.count; i++) {
+        smp_status one = smp_settings_assign(&settings, o->job.set.values[i], "--set", errors);
+        if (one != SMP_OK) {
+            return one;
+        }
+    }
+    smp_status status = smp_model_read(o->job.model, errors, &model);
+    if (status == SMP_OK) {
+        status = smp_model_describe(model, settings.tensor_parallel_degree, o->json, stdout,
+                                    errors);
+    }
+    smp_model_destroy(model);
+    return status;
+}
+
+static smp_status show_ranks(const options *o, const smp_job *job, smp_errors *errors)
+{
+    smp_mesh *mesh = NULL;
+    smp_status status = smp_mesh_create(job, errors, &mesh);
+    if (status == SMP_OK) {
+        status = smp_mesh_print(mesh, o->json, stdout, errors);
+    }
+    smp_mesh_destroy(mesh);
+    return status;
+}
+
+/* All files that were asked for, even when one of them fails. */
+static smp_status write_files(const options *o, const smp_simulation *simulation,
+                              smp_errors *errors)
+{
+    smp_status first = SMP_OK;
+    if (o->trace) {
+        smp_status status = smp_simulation_trace(simulation, o->trace, errors);
+        first = first == SMP_OK ? status : first;
+    }
+    if (o->memory_plot) {
+        smp_status status = smp_simulation_plot_memory(simulation, o->memory_plot, errors);
+        first = first == SMP_OK ? status : first;
+    }
+    if (o->timeline_plot) {
+        smp_status status = smp_simulation_plot_timeline(simulation, o->timeline_plot, errors);
+        first = first == SMP_OK ? status : first;
+    }
+    return first;
+}
+
+static smp_status report(const options *o, const smp_job *job, const smp_step *step,
+                         smp_errors *errors)
+{
+    smp_simulation *simulation = NULL;
+    smp_status status = smp_simulate(job, step, errors, &simulation);
+    bool trace_only = o->trace && o->trace[0] == '-' && o->trace[1] == '\0';
+    if (status == SMP_OK && !trace_only) {
+        status = smp_simulation_print(simulation, o->json, stdout, errors);
+    }
+    if (status == SMP_OK && o->explain && !o->json && !trace_only) {
+        putchar('\n');
+        status = smp_simulation_explain(simulation, stdout, errors);
+    }
+    if (status == SMP_OK) {
+        status = write_files(o, simulation, errors);
+    }
+    smp_simulation_destroy(simulation);
+    return status;
+}
+
+static smp_status lower_and_show(const options *o, const smp_job *job, smp_errors *errors)
+{
+    smp_step *step = NULL;
+    smp_status status = smp_step_lower(job, errors, &step);
+    if (status == SMP_OK && o->verify) {
+        status = smp_step_verify(step, errors);
+        if (status == SMP_OK && !o->json && !o->program) {
+            puts("Verified: conflicting accesses are ordered, communicators agree, no deadlock.\n");
+        }
+    }
+    if (status == SMP_OK) {
+        status = o->program ? smp_step_print(step, stdout, errors)
+                            : report(o, job, step, errors);
+    }
+    smp_step_destroy(step);
+    return status;
+}
+
+static smp_status simulate(const options *o, const char *plan_path, smp_errors *errors)
+{
+    cli_inputs inputs;
+    smp_status status = cli_job_read(&o->job, plan_path, errors, &inputs);
+    if (status != SMP_OK) {
+        return status;
+    }
+    if (o->sweep.count > 0) {
+        status = smp_sweep_print(&inputs.job, o->sweep.values, o->sweep.count, o->json, stdout,
+                                 errors);
+        cli_inputs_free(&inputs);
+        return status;
+    }
+    smp_job_default_batch(&inputs.job);
+    status = smp_job_resolve(&inputs.job, errors);
+    if (status == SMP_OK) {
+        status = o->ranks ? show_ranks(o, &inputs.job, errors)
+                          : lower_and_show(o, &inputs.job, errors);
+    }
+    cli_inputs_free(&inputs);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    cli_begin();
+    smp_errors *errors = smp_errors_create();
+    options o = {0};
+    cli_list operands = {0};
+    bool done = false;
+    smp_status status = cli_parse(&program, argc, argv, &o, &operands, errors, &done);
+    if (status == SMP_OK && !done) {
+        const char *plan_path = operands.count > 0 ? operands.values[0] : NULL;
+        status = o.describe ? describe(&o, errors) : simulate(&o, plan_path, errors);
+    }
+    cli_list_free(&o.job.set);
+    cli_list_free(&o.sweep);
+    cli_list_free(&operands);
+    int exit_status = cli_end(program.name, errors);
+    return exit_status != 0 ? exit_status : (int)status;
+}
