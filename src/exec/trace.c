@@ -104,9 +104,11 @@ smp_status smp_exec_trace(smp_runner *const *runners, uint32_t n, const char *pa
     }
     t.stream = smp_file_stream(file);
     for (uint32_t r = 0; r < n; r++) {
-        int64_t start = runners[r]->spans[0].start_ns;
+        for (uint64_t i = 0; i < runners[r]->n_record; i++) {
+            int64_t start = runners[r]->spans[i].start_ns;
 
-        t.zero_ns = start < t.zero_ns ? start : t.zero_ns;
+            t.zero_ns = start < t.zero_ns ? start : t.zero_ns;
+        }
     }
     (void)fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", t.stream);
     for (uint32_t r = 0; r < n; r++) {
