@@ -116,8 +116,8 @@ static void add_detail(smp_text *text, const smp_program *program, const cost_gr
         task->comm != SMP_NO_COMM) {
         const smp_comm *comm = &program->comms[task->comm];
         smp_text_add(text, "    %s of %s over %u ranks on %u node%s, %s %s, bus %.1f GB/s\n",
-                     smp_op_info_of((smp_op)task->op)->name, smp_show_bytes(smp_task_bytes(task)),
-                     comm->ranks, comm->placement.nodes,
+                     smp_op_info_of((smp_op)task->op)->name,
+                     smp_show_bytes(smp_task_bytes(task)), comm->ranks, comm->placement.nodes,
                      comm->placement.nodes == 1 ? "" : "s", smp_algorithm_name(cost->algorithm),
                      smp_protocol_name(cost->protocol), cost->bus_Bps * 1e-9);
         smp_text_add(text, "    latency %s + transfer %s\n", smp_show_seconds(cost->latency_s),

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chrome trace JSON ("Trace Event Format"), which Perfetto and chrome://tracing open.
+ * The simulated step as Chrome trace JSON ("Trace Event Format"), which Perfetto opens: a
+ * process per class of ranks, a thread per stream, a complete event per task, live memory as
+ * counters.  Not the plots (plot.c).
  *
- * A process per class of ranks, a thread per stream, a complete event ("X") per task, and
- * counters ("C") of live bytes by kind.  Times are microseconds with six decimals, that is,
- * picoseconds without rounding.  Events are written as they come: nothing grows with their
- * number.
+ * ts and dur are in microseconds by the format; six decimals hold picoseconds exactly.
+ * Events go to the file one by one, each on its line.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -13,172 +13,223 @@
 
 #include "sim/sim.h"
 
-#include "base/numeric.h"
-
 #include <inttypes.h>
-#include <string.h>
 
-enum { PS_PER_US = 1000000 };
-
-typedef struct tracer {
-    const smp_simulation *simulation;
+typedef struct writer {
     FILE *stream;
-    uint32_t c;
-    bool first;
-} tracer;
+    const smp_simulation *simulation;
+    uint32_t c;       /* class being written */
+    uint64_t n_event;
+} writer;
 
-static void begin_event(tracer *t)
+/* Process 0 is the idle process to Perfetto, and a thread is found by its number alone, so
+ * both start at 1 and no two threads share a number. */
+static uint32_t process_of(uint32_t c)
 {
-    fputs(t->first ? "\n" : ",\n", t->stream);
-    t->first = false;
+    return c + 1;
 }
 
-static void put_us(tracer *t, const char *key, int64_t time_ps)
+static uint32_t thread_of(uint32_t c, uint32_t stream)
 {
-    fprintf(t->stream, ",\"%s\":%" PRId64 ".%06" PRId64, key, time_ps / PS_PER_US,
-            time_ps % PS_PER_US);
+    enum { STEP = 100 };
+    return process_of(c) * STEP + stream;
 }
 
-static void name_process(tracer *t)
+static void put_us(FILE *stream, const char *key, int64_t ps)
 {
-    const smp_program *program = t->simulation->step->programs[t->c];
-    begin_event(t);
-    fprintf(t->stream,
-            "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u%s",
-            t->c, program->representative, program->count > 1 ? " and " : "");
-    if (program->count > 1) {
-        fprintf(t->stream, "%u ranks like it", program->count - 1);
-    }
-    fputs("\"}}", t->stream);
+    enum { PS_PER_US = 1000000 };
+    fprintf(stream, "\"%s\":%" PRId64 ".%06" PRId64, key, ps / PS_PER_US, ps % PS_PER_US);
+}
+
+static void begin_event(writer *w)
+{
+    fputs(w->n_event++ ? ",\n" : "\n", w->stream);
+}
+
+/* Names are the program's own and need no escaping; those of the user are in the head. */
+static void put_name(writer *w, const char *kind, uint32_t thread, const char *name)
+{
+    begin_event(w);
+    fprintf(w->stream, "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,"
+                       "\"args\":{\"name\":\"%s\"}}",
+            kind, process_of(w->c), thread, name);
+}
+
+static void put_place(writer *w, const char *kind, uint32_t thread, uint32_t place)
+{
+    begin_event(w);
+    fprintf(w->stream, "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,"
+                       "\"args\":{\"sort_index\":%u}}",
+            kind, process_of(w->c), thread, place);
+}
+
+static void put_process(writer *w)
+{
+    const smp_program *program = w->simulation->step->programs[w->c];
+    char name[96];
     bool used[SMP_STREAMS] = {false};
-    for (uint32_t i = 0; i < program->n_task; i++) {
-        used[program->tasks[i].stream] = true;
+    snprintf(name, sizeof name, "class %u: %u rank%s like rank %u", w->c, program->count,
+             program->count == 1 ? "" : "s", program->representative);
+    put_name(w, "process_name", process_of(w->c), name);
+    put_place(w, "process_sort_index", process_of(w->c), w->c);
+    for (uint32_t t = 0; t < program->n_task; t++) {
+        used[program->tasks[t].stream] = true;
     }
     for (uint32_t s = 0; s < SMP_STREAMS; s++) {
-        if (!used[s]) {
-            continue;
+        if (used[s]) {
+            put_name(w, "thread_name", thread_of(w->c, s), smp_stream_name((smp_stream)s));
+            put_place(w, "thread_sort_index", thread_of(w->c, s), s);
         }
-        begin_event(t);
-        fprintf(t->stream,
-                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"args\":"
-                "{\"name\":\"%s\"}}",
-                t->c, s, smp_stream_name((smp_stream)s));
-        begin_event(t);
-        fprintf(t->stream,
-                "{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"args\":"
-                "{\"sort_index\":%u}}",
-                t->c, s, s);
     }
 }
+
+/* ------------------------------------------------------------------- tasks */
 
 static const char *class_name(smp_op_class klass)
 {
-    static const char *const names[] = {
-        [SMP_CLASS_MATMUL] = "matmul",         [SMP_CLASS_ATTENTION] = "attention",
-        [SMP_CLASS_MEMORY] = "memory",         [SMP_CLASS_COLLECTIVE] = "collective",
-        [SMP_CLASS_HOST_COPY] = "host_copy",
-    };
-    return names[klass];
+    switch (klass) {
+    case SMP_CLASS_MATMUL: return "matmul";
+    case SMP_CLASS_ATTENTION: return "attention";
+    case SMP_CLASS_MEMORY: return "memory";
+    case SMP_CLASS_COLLECTIVE: return "collective";
+    case SMP_CLASS_HOST_COPY:
+        break;
+    }
+    return "host copy";
 }
 
 static const char *phase_name(smp_phase phase)
 {
-    static const char *const names[SMP_PHASES] = {
-        [SMP_PHASE_FORWARD] = "forward",   [SMP_PHASE_RECOMPUTE] = "recompute",
-        [SMP_PHASE_BACKWARD] = "backward", [SMP_PHASE_UPDATE] = "update",
-    };
-    return names[phase];
+    switch (phase) {
+    case SMP_PHASE_FORWARD: return "forward";
+    case SMP_PHASE_RECOMPUTE: return "recompute";
+    case SMP_PHASE_BACKWARD: return "backward";
+    case SMP_PHASE_UPDATE:
+    case SMP_PHASES:
+        break;
+    }
+    return "update";
 }
 
-/* What is the same for every run of a stored task. */
-static void describe_task(const smp_program *program, const smp_task *task, smp_text *text)
+static void put_args(FILE *stream, const smp_program *program, const smp_task *task,
+                     const smp_instance *instance)
 {
-    const smp_op_info *info = smp_op_info_of((smp_op)task->op);
-    text->length = 0;
-    smp_text_add(text, "\"op\":\"%s\",\"phase\":\"%s\",\"dtype\":\"%s\",\"dims\":[", info->name,
-                 phase_name((smp_phase)task->phase), smp_dtype_name((smp_dtype)task->dtype));
-    uint32_t n = SMP_MAX_DIMS;
-    while (n > 1 && task->dims[n - 1] == 0) {
-        n--;
+    int n_dim = SMP_MAX_DIMS;
+    while (n_dim > 0 && task->dims[n_dim - 1] == 0) {
+        n_dim--;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        smp_text_add(text, "%s%" PRIu64, i ? "," : "", task->dims[i]);
+    fprintf(stream, "\"args\":{\"op\":\"%s\",\"layer\":%u,\"micro_batch\":%u,\"phase\":\"%s\","
+                    "\"dtype\":\"%s\",\"dims\":[",
+            smp_op_info_of((smp_op)task->op)->name, (unsigned)instance->layer,
+            instance->micro_batch, phase_name((smp_phase)task->phase),
+            smp_dtype_name((smp_dtype)task->dtype));
+    for (int i = 0; i < n_dim; i++) {
+        fprintf(stream, "%s%" PRIu64, i ? "," : "", task->dims[i]);
     }
-    smp_text_add(text, "],\"bytes\":%" PRIu64 ",\"flops\":%" PRIu64, smp_task_bytes(task),
-                 smp_task_flops(task));
+    fprintf(stream, "],\"flops\":%" PRIu64 ",\"bytes\":%" PRIu64, smp_task_flops(task),
+            smp_task_bytes(task));
     if (task->comm != SMP_NO_COMM) {
-        smp_text_add(text, ",\"communicator\":\"%s\",\"ranks\":%u",
-                     program->comms[task->comm].name, program->comms[task->comm].ranks);
+        fprintf(stream, ",\"communicator\":\"%s\",\"ranks\":%u",
+                program->comms[task->comm].name, program->comms[task->comm].ranks);
     }
+    fputs("}}", stream);
 }
 
-static void put_tasks(tracer *t)
+static void put_task(writer *w, const smp_segment *segment, const smp_task *task,
+                     const smp_instance *instance, const smp_record *record)
 {
-    const smp_simulation *simulation = t->simulation;
-    const smp_program *program = simulation->step->programs[t->c];
-    smp_arena *arena = smp_arena_create();
-    const char **stored = SMP_ARENA_ARRAY(arena, program->n_task, const char *);
-    smp_text text = {0};
-    for (uint32_t i = 0; i < program->n_task; i++) {
-        describe_task(program, &program->tasks[i], &text);
-        stored[i] = smp_arena_strdup(arena, text.data);
-    }
+    begin_event(w);
+    fprintf(w->stream, "{\"name\":\"%s.%s\",\"cat\":\"%s\",\"ph\":\"X\",", segment->name,
+            task->name, class_name(smp_op_info_of((smp_op)task->op)->klass));
+    put_us(w->stream, "ts", record->start_ps);
+    fputc(',', w->stream);
+    put_us(w->stream, "dur", record->end_ps - record->start_ps);
+    fprintf(w->stream, ",\"pid\":%u,\"tid\":%u,", process_of(w->c),
+            thread_of(w->c, task->stream));
+    put_args(w->stream, w->simulation->step->programs[w->c], task, instance);
+}
+
+static void put_tasks(writer *w)
+{
+    const smp_simulation *simulation = w->simulation;
+    const smp_program *program = simulation->step->programs[w->c];
     for (uint32_t i = 0; i < program->n_instance; i++) {
         const smp_instance *instance = &program->order[i];
         const smp_segment *segment = &program->segments[instance->segment];
-        const smp_record *records = &simulation->records[t->c][simulation->record0[t->c][i]];
-        for (uint32_t k = 0; k < segment->n_task; k++) {
-            const smp_task *task = &program->tasks[segment->task0 + k];
-            begin_event(t);
-            fprintf(t->stream, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u",
-                    task->name, class_name(smp_op_info_of((smp_op)task->op)->klass), t->c,
-                    (unsigned)task->stream);
-            put_us(t, "ts", records[k].start_ps);
-            put_us(t, "dur", records[k].end_ps - records[k].start_ps);
-            fprintf(t->stream,
-                    ",\"args\":{\"segment\":\"%s\",\"layer\":%u,\"micro_batch\":%u,%s}}",
-                    segment->name, (unsigned)instance->layer, instance->micro_batch,
-                    stored[segment->task0 + k]);
+        const smp_record *records = &simulation->records[w->c][simulation->record0[w->c][i]];
+        for (uint32_t t = 0; t < segment->n_task; t++) {
+            put_task(w, segment, &program->tasks[segment->task0 + t], instance, &records[t]);
         }
     }
-    smp_text_free(&text);
-    smp_arena_destroy(arena);
 }
 
-static void put_counter(void *context, const smp_live_point *point)
+/* ------------------------------------------------------------------ memory */
+
+static void begin_counter(writer *w, const char *name, int64_t time_ps)
 {
-    tracer *t = context;
-    begin_event(t);
-    fprintf(t->stream, "{\"name\":\"live bytes\",\"ph\":\"C\",\"pid\":%u", t->c);
-    put_us(t, "ts", point->time_ps);
-    fputs(",\"args\":{", t->stream);
-    uint64_t sum_bytes = 0;
-    for (int k = 0; k < SMP_KINDS; k++) {
+    begin_event(w);
+    fprintf(w->stream, "{\"name\":\"%s\",\"ph\":\"C\",\"pid\":%u,", name, process_of(w->c));
+    put_us(w->stream, "ts", time_ps);
+    fputs(",\"args\":{", w->stream);
+}
+
+/* Two counters, for a viewer draws a row for each name and value. */
+static void put_point(void *context, const smp_live_point *point)
+{
+    writer *w = context;
+    uint64_t total_bytes = 0;
+    begin_counter(w, "live bytes by kind", point->time_ps);
+    for (uint32_t k = 0; k < SMP_KINDS; k++) {
         if (k != SMP_KIND_TOKEN) {
-            fprintf(t->stream, "\"%s\":%" PRIu64 ",", smp_kind_name((smp_buffer_kind)k),
-                    point->kind_bytes[k]);
-            sum_bytes += point->kind_bytes[k];
+            fprintf(w->stream, "%s\"%s\":%" PRIu64, k ? "," : "",
+                    smp_kind_name((smp_buffer_kind)k), point->kind_bytes[k]);
+            total_bytes += point->kind_bytes[k];
         }
     }
-    fprintf(t->stream, "\"total\":%" PRIu64 ",\"host\":%" PRIu64 "}}", sum_bytes,
+    fputs("}}", w->stream);
+    begin_counter(w, "live bytes", point->time_ps);
+    fprintf(w->stream, "\"device\":%" PRIu64 ",\"host\":%" PRIu64 "}}", total_bytes,
             point->host_bytes);
+}
+
+/* -------------------------------------------------------------------- file */
+
+/* What was simulated; names of the user are escaped here. */
+static void put_head(writer *w)
+{
+    const smp_job *job = w->simulation->job;
+    smp_json_out out = {0};
+    smp_out_object(&out, NULL);
+    smp_out_string(&out, "model", smp_model_name(job->model));
+    smp_out_string(&out, "cluster", smp_cluster_name(job->cluster));
+    smp_out_u64(&out, "gpus", job->world);
+    smp_out_u64(&out, "seq_len", job->batch.seq_len);
+    smp_out_u64(&out, "global_batch", job->batch.global_batch);
+    smp_out_i64(&out, "step_ps", w->simulation->report.step_ps);
+    smp_out_u64(&out, "live_bytes", w->simulation->report.memory.live_bytes);
+    smp_out_u64(&out, "arena_bytes", w->simulation->report.memory.arena_bytes);
+    smp_out_settings(&out, "settings", &job->settings);
+    smp_out_end_object(&out);
+    fprintf(w->stream, "{\"displayTimeUnit\":\"ns\",\"otherData\":%s,\"traceEvents\":[",
+            out.text.data);
+    smp_text_free(&out.text);
 }
 
 smp_status smp_simulation_trace(const smp_simulation *simulation, const char *path,
                                 smp_errors *errors)
 {
     smp_file *file = NULL;
-    smp_status status = smp_file_create(path, errors, &file);
-    if (status != SMP_OK) {
-        return status;
+    const smp_status st = smp_file_create(path, errors, &file);
+    if (st != SMP_OK) {
+        return st;
     }
-    tracer t = {.simulation = simulation, .stream = smp_file_stream(file), .first = true};
-    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", t.stream);
-    for (t.c = 0; t.c < simulation->step->n_program; t.c++) {
-        name_process(&t);
-        put_tasks(&t);
-        smp_live_sweep(simulation, t.c, put_counter, &t);
+    writer w = {.stream = smp_file_stream(file), .simulation = simulation};
+    put_head(&w);
+    for (w.c = 0; w.c < simulation->step->n_program; w.c++) {
+        put_process(&w);
+        put_tasks(&w);
+        smp_live_sweep(simulation, w.c, put_point, &w);
     }
-    fputs("\n]}\n", t.stream);
+    fputs("\n]}\n", w.stream);
     return smp_file_commit(file, errors);
 }

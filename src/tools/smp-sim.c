@@ -155,7 +155,8 @@ static smp_status lower_and_show(const options *o, const smp_job *job, smp_error
     if (status == SMP_OK && o->verify) {
         status = smp_step_verify(step, errors);
         if (status == SMP_OK && !o->json && !o->program) {
-            puts("Verified: conflicting accesses are ordered, communicators agree, no deadlock.\n");
+            puts("Verified: conflicting accesses are ordered, communicators agree, no "
+                 "deadlock.\n");
         }
     }
     if (status == SMP_OK) {

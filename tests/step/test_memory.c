@@ -6,7 +6,7 @@
  */
 #include "tests/check.h"
 
-#include "small_program.h"
+#include "tests/step/small_program.h"
 
 static smp_errors *errors;
 
@@ -223,8 +223,8 @@ static bool every_conflict_is_ordered(const smp_program *p)
     for (uint32_t u = 0; u < n_use; u++) {
         for (uint32_t v = u + 1; v < n_use; v++) {
             uint32_t i = uses[u].position, j = uses[v].position;
-            if (i != j && (uses[u].writes || uses[v].writes) && overlap(&uses[u], &uses[v], p) &&
-                (reach[j][i / 64] >> (i % 64) & 1) == 0) {
+            if (i != j && (uses[u].writes || uses[v].writes) && overlap(&uses[u], &uses[v], p)
+                && (reach[j][i / 64] >> (i % 64) & 1) == 0) {
                 return false;
             }
         }
