@@ -6,6 +6,7 @@
 #include "config.h"
 #endif
 
+#include "sim/peaks.h"
 #include "sim/sim.h"
 
 #include "base/numeric.h"
@@ -202,6 +203,8 @@ smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream
         add_detail(&text, program, group);
     }
     add_sources(&text, cited, n_cited);
+    smp_text_add(&text, "\n");
+    smp_text_peak_parts(&text, &simulation->report.memory);
     fwrite(text.data, 1, text.length, stream);
     smp_text_free(&text);
     free(groups);
