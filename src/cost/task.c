@@ -99,6 +99,12 @@ static double product_s(const smp_profile *profile, const smp_task *task)
     if (task->op == SMP_OP_SCORES) {
         return square;
     }
+    if (d[6] > 0 && task->op != SMP_OP_SCORES_GRAD) { /* heads of v have their own size */
+        smp_task same = *task;
+        same.dims[4] = d[6];
+        same.dims[6] = 0;
+        return product_s(profile, &same);
+    }
     if (task->op == SMP_OP_VALUES) {
         return narrow;
     }
