@@ -149,9 +149,9 @@ static void add_evidence(smp_text *text, const smp_cost *cost)
         return;
     }
     smp_text_add(text, "    %s, +- %.1f %%%s%s\n",
-                 cost->fit != NULL ? "fitted to measurements" : "formula", 100.0 * cost->spread,
-                 cost->extrapolated ? ", extrapolated: outside the sizes measured" : "",
-                 cost->unverified ? ", derived: not measured itself" : "");
+                 cost->fit != NULL ? "fitted" : "formula", 100.0 * cost->spread,
+                 cost->extrapolated ? ", extrapolated beyond the sizes measured" : "",
+                 cost->unverified ? ", unverified" : "");
 }
 
 /* Words of `words`, wrapped, after `head`. */
