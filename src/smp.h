@@ -177,13 +177,29 @@ typedef enum smp_prefetch {
     SMP_PREFETCH_NONE
 } smp_prefetch;
 
-/* The axes of the mesh.  Context parallelism lies inside the shard axis. */
+/* Where the ranks that split the experts stand. */
+typedef enum smp_expert_layout {
+    SMP_EXPERT_LAYOUT_ORTHOGONAL, /* an axis of its own, as in SMP v2 */
+    SMP_EXPERT_LAYOUT_NESTED      /* a part of hybrid_shard_degree: experts are sharded over
+                                     what is left of it, all else over the whole of it */
+} smp_expert_layout;
+typedef enum smp_balancing {
+    SMP_BALANCING_SINKHORN, SMP_BALANCING_AUX_LOSS, SMP_BALANCING_BALANCED, SMP_BALANCING_NONE
+} smp_balancing;
+/* Which tokens an expert drops beyond its capacity: those of least weight, or the last. */
+typedef enum smp_capacity_policy {
+    SMP_CAPACITY_PROBS, SMP_CAPACITY_POSITION
+} smp_capacity_policy;
+typedef enum smp_moe_statistics { SMP_MOE_LOCAL, SMP_MOE_DATA } smp_moe_statistics;
+
+/* The axes of the mesh.  Context parallelism lies inside the shard axis; what is left of it
+ * and the expert axis are in SMP_AXIS_SHARD and SMP_AXIS_EXPERT under both layouts. */
 typedef enum smp_axis {
     SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT, SMP_AXIS_SHARD, SMP_AXIS_EXPERT, SMP_AXIS_REPLICA,
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 27 }; /* number of keys */
+enum { SMP_SETTINGS = 40 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -219,6 +235,19 @@ typedef struct smp_settings {
     bool forward_prefetch;
     bool limit_all_gathers;
     smp_axis rank_order[SMP_AXES]; /* fastest axis first */
+    /* mixture of experts; the first seven with random_seed are those of SMP's MoEConfig */
+    smp_expert_layout expert_layout;
+    bool smp_moe;
+    smp_balancing moe_load_balancing;
+    bool global_token_shuffle;
+    bool moe_all_to_all_dispatcher;
+    double moe_aux_loss_coeff, moe_z_loss_coeff;
+    double capacity_factor; /* 0: dropless */
+    smp_capacity_policy capacity_policy;
+    bool capacity_pad;
+    double moe_rows_factor; /* bound of an expert rank's rows over their mean */
+    double imbalance;       /* rows of the busiest expert rank over their mean */
+    smp_moe_statistics moe_statistics;
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
     smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */
 } smp_settings;
@@ -279,7 +308,7 @@ typedef struct smp_job {
     /* set by smp_job_resolve */
     uint32_t world;
     uint32_t data_ranks;    /* ranks with different samples: world / (tensor x context) */
-    uint32_t replicas;      /* world / (tensor x expert x shard) */
+    uint32_t replicas;      /* world / (tensor x expert x shard); nested: / (tensor x shard) */
     uint64_t micro_batches; /* per step and data rank */
 } smp_job;
 
@@ -298,11 +327,12 @@ typedef struct smp_mesh smp_mesh;
 typedef enum smp_group {
     SMP_GROUP_TENSOR,  /* differ in tensor */
     SMP_GROUP_CONTEXT, /* differ in context */
-    SMP_GROUP_SHARD,   /* FSDP group: differ in context and shard */
+    SMP_GROUP_SHARD,   /* FSDP group: differ in context and shard, nested in expert too */
     SMP_GROUP_EXPERT,  /* differ in expert */
     SMP_GROUP_REPLICA, /* mutual replicas: differ in replica (and expert, for parameters
                           that are not experts': see SMP_GROUP_DENSE_REPLICA) */
-    SMP_GROUP_DENSE_REPLICA, /* differ in expert and replica */
+    SMP_GROUP_DENSE_REPLICA, /* differ in replica and, unless nested, in expert */
+    SMP_GROUP_EXPERT_SHARD,  /* FSDP group of experts: differ in context and shard */
     SMP_GROUP_MODEL,   /* one complete model instance: same replica */
     SMP_GROUP_WORLD,
     SMP_GROUPS
