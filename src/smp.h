@@ -142,6 +142,22 @@ SMP_CHECK smp_status smp_profile_read_for(const smp_cluster *cluster, smp_errors
 void smp_profile_destroy(smp_profile *profile);
 const char *smp_profile_name(const smp_profile *profile);
 
+/* ------------------------------------------------------------- calibration */
+
+/* Fits of measured rows (CSV, see smp-calibrate(1)), stored in a profile. */
+typedef struct smp_calibrate_options {
+    const char *const *files; /* CSV */
+    size_t n_file;
+    const char *profile;      /* what to start from: its peaks and efficiencies stay */
+    const char *like;         /* take over this profile's fits, and read no rows; or NULL */
+    const char *gpu;          /* rows whose column "gpu" says this; NULL: usual names */
+    const char *output;       /* the profile with its fits; NULL: none is written */
+    const char *plots;        /* directory for the residuals of each fit; or NULL */
+} smp_calibrate_options;
+/* Prints to `report` how well each fit predicts rows that were held back from it. */
+SMP_CHECK smp_status smp_calibrate(const smp_calibrate_options *options, FILE *report,
+                                   smp_errors *errors);
+
 /* ---------------------------------------------------------------- settings */
 
 typedef enum smp_sharding {
