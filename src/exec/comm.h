@@ -45,4 +45,14 @@ extern const smp_comm_ops smp_comm_threads;
 SMP_CHECK smp_status smp_threads_create(uint32_t ranks, double timeout_s, smp_errors *errors,
                                         smp_world **world_p);
 
+/* Over MPI, where it is built in: one rank a process.  `begin` before and `end` after
+ * everything else; `end` of a failed program takes the other ranks down. */
+extern const smp_comm_ops smp_comm_mpi;
+SMP_CHECK smp_status smp_mpi_begin(bool async, smp_errors *errors);
+void smp_mpi_end(int exit_status);
+uint32_t smp_mpi_rank(void);
+uint32_t smp_mpi_ranks(void);
+SMP_CHECK smp_status smp_mpi_create(double timeout_s, smp_errors *errors,
+                                    smp_world **world_p);
+
 #endif

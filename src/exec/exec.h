@@ -16,6 +16,7 @@ typedef struct smp_exec_options {
     uint32_t threads;             /* of BLAS, for each rank; 0: cores over ranks, at least 1 */
     uint64_t device_memory_bytes; /* 0: no limit */
     double timeout_s;             /* of a collective */
+    bool mpi;                     /* this process is one rank of MPI's world */
     FILE *log;                    /* a line for each step, or NULL */
     const char *metrics;          /* JSON lines, or NULL */
     const char *trace;            /* of the last step, or NULL */
