@@ -37,7 +37,7 @@ typedef struct smp_comm_ops {
                             smp_errors *errors);
     smp_status (*barrier)(smp_channel *channel, smp_errors *errors);
     /* optional: NULL means that others find out by the time-out */
-    void (*fail)(smp_world *world, uint32_t rank); /* this rank is dead: waits end */
+    void (*abandon)(smp_world *world, uint32_t rank); /* this rank is dead: waits end */
 } smp_comm_ops;
 
 extern const smp_comm_ops smp_comm_threads;

@@ -106,7 +106,7 @@ static smp_status mpi_join(smp_world *world, const char *name, const uint32_t *m
     c->n = n;
     c->members = smp_heap_alloc(n, sizeof *c->members);
     c->name = smp_heap_alloc(strlen(name) + 1, 1);
-    (void)strcpy(c->name, name);
+    memcpy(c->name, name, strlen(name) + 1);
     for (uint32_t i = 0; i < n; i++) {
         c->members[i] = members[i];
         ranks[i] = (int)members[i];

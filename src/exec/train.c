@@ -154,8 +154,8 @@ static smp_status make_runner(worker *w)
 
 static void fail_world(const training *t, uint32_t rank)
 {
-    if (t->comm->fail) {
-        t->comm->fail(t->world, rank);
+    if (t->comm->abandon) {
+        t->comm->abandon(t->world, rank);
     }
 }
 
@@ -290,8 +290,10 @@ static smp_status train(training *t, smp_errors *errors)
 
 static smp_status open_metrics(training *t, smp_errors *errors)
 {
-    return t->options->metrics && t->first == 0 ? smp_file_create(t->options->metrics, errors, &t->metrics)
-                               : SMP_OK;
+    if (!t->options->metrics || t->first > 0) {
+        return SMP_OK;
+    }
+    return smp_file_create(t->options->metrics, errors, &t->metrics);
 }
 
 static uint32_t threads_of(const smp_exec_options *options, uint32_t world)

@@ -4,8 +4,8 @@
  */
 #include "config.h"
 
+#include "compare/compare.h"
 #include "tools/cli.h"
-#include "tools/exec_compare.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -208,7 +208,7 @@ static smp_status train(const options *o, const smp_job *job, smp_errors *errors
                      (unsigned long long)result.host_arena_bytes, result.steps[0].seconds);
     }
     if (status == SMP_OK && o->compare && result.n_step > 0 && first_process()) {
-        status = exec_compare(job, &result, stdout, errors);
+        status = smp_compare(job, &result, stdout, errors);
     }
     smp_exec_result_free(&result);
     return status;

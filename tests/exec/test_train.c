@@ -4,7 +4,7 @@
  */
 #include "config.h"
 
-#include "tests/exec/jobs.h"
+#include "tests/exec/tiny.h"
 
 static void learns(void **state)
 {
