@@ -177,7 +177,8 @@ static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e
                             .total_steps = o->steps, .beta1 = o->beta1, .beta2 = o->beta2,
                             .eps = o->eps, .weight_decay = o->weight_decay,
                             .momentum = o->momentum, .clip = o->clip,
-                            .loss_scale = o->loss_scale };
+                            .loss_scale = o->loss_scale,
+                            .first_loss_scale = e->hyper.first_loss_scale };
     e->steps = o->dry_run ? 1 : o->steps;
     e->data = o->data;
     e->shuffle = !o->no_shuffle;
