@@ -142,6 +142,22 @@ SMP_CHECK smp_status smp_profile_read_for(const smp_cluster *cluster, smp_errors
 void smp_profile_destroy(smp_profile *profile);
 const char *smp_profile_name(const smp_profile *profile);
 
+/* ------------------------------------------------------------- calibration */
+
+/* Fits of measured rows (CSV, see smp-calibrate(1)), stored in a profile. */
+typedef struct smp_calibrate_options {
+    const char *const *files; /* CSV */
+    size_t n_file;
+    const char *profile;      /* what to start from: its peaks and efficiencies stay */
+    const char *like;         /* take over this profile's fits, and read no rows; or NULL */
+    const char *gpu;          /* rows whose column "gpu" says this; NULL: usual names */
+    const char *output;       /* the profile with its fits; NULL: none is written */
+    const char *plots;        /* directory for the residuals of each fit; or NULL */
+} smp_calibrate_options;
+/* Prints to `report` how well each fit predicts rows that were held back from it. */
+SMP_CHECK smp_status smp_calibrate(const smp_calibrate_options *options, FILE *report,
+                                   smp_errors *errors);
+
 /* ---------------------------------------------------------------- settings */
 
 typedef enum smp_sharding {
@@ -177,13 +193,29 @@ typedef enum smp_prefetch {
     SMP_PREFETCH_NONE
 } smp_prefetch;
 
-/* The axes of the mesh.  Context parallelism lies inside the shard axis. */
+/* Where the ranks that split the experts stand. */
+typedef enum smp_expert_layout {
+    SMP_EXPERT_LAYOUT_ORTHOGONAL, /* an axis of its own, as in SMP v2 */
+    SMP_EXPERT_LAYOUT_NESTED      /* a part of hybrid_shard_degree: experts are sharded over
+                                     what is left of it, all else over the whole of it */
+} smp_expert_layout;
+typedef enum smp_balancing {
+    SMP_BALANCING_SINKHORN, SMP_BALANCING_AUX_LOSS, SMP_BALANCING_BALANCED, SMP_BALANCING_NONE
+} smp_balancing;
+/* Which tokens an expert drops beyond its capacity: those of least weight, or the last. */
+typedef enum smp_capacity_policy {
+    SMP_CAPACITY_PROBS, SMP_CAPACITY_POSITION
+} smp_capacity_policy;
+typedef enum smp_moe_statistics { SMP_MOE_LOCAL, SMP_MOE_DATA } smp_moe_statistics;
+
+/* The axes of the mesh.  Context parallelism lies inside the shard axis; what is left of it
+ * and the expert axis are in SMP_AXIS_SHARD and SMP_AXIS_EXPERT under both layouts. */
 typedef enum smp_axis {
     SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT, SMP_AXIS_SHARD, SMP_AXIS_EXPERT, SMP_AXIS_REPLICA,
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 28 }; /* number of keys */
+enum { SMP_SETTINGS = 41 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -220,6 +252,19 @@ typedef struct smp_settings {
     bool limit_all_gathers;
     bool delayed_init; /* false: every rank makes the whole model on its host first */
     smp_axis rank_order[SMP_AXES]; /* fastest axis first */
+    /* mixture of experts; the first seven with random_seed are those of SMP's MoEConfig */
+    smp_expert_layout expert_layout;
+    bool smp_moe;
+    smp_balancing moe_load_balancing;
+    bool global_token_shuffle;
+    bool moe_all_to_all_dispatcher;
+    double moe_aux_loss_coeff, moe_z_loss_coeff;
+    double capacity_factor; /* 0: dropless */
+    smp_capacity_policy capacity_policy;
+    bool capacity_pad;
+    double moe_rows_factor; /* bound of an expert rank's rows over their mean */
+    double imbalance;       /* rows of the busiest expert rank over their mean */
+    smp_moe_statistics moe_statistics;
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
     smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */
 } smp_settings;
@@ -280,7 +325,7 @@ typedef struct smp_job {
     /* set by smp_job_resolve */
     uint32_t world;
     uint32_t data_ranks;    /* ranks with different samples: world / (tensor x context) */
-    uint32_t replicas;      /* world / (tensor x expert x shard) */
+    uint32_t replicas;      /* world / (tensor x expert x shard); nested: / (tensor x shard) */
     uint64_t micro_batches; /* per step and data rank */
 } smp_job;
 
@@ -299,11 +344,12 @@ typedef struct smp_mesh smp_mesh;
 typedef enum smp_group {
     SMP_GROUP_TENSOR,  /* differ in tensor */
     SMP_GROUP_CONTEXT, /* differ in context */
-    SMP_GROUP_SHARD,   /* FSDP group: differ in context and shard */
+    SMP_GROUP_SHARD,   /* FSDP group: differ in context and shard, nested in expert too */
     SMP_GROUP_EXPERT,  /* differ in expert */
     SMP_GROUP_REPLICA, /* mutual replicas: differ in replica (and expert, for parameters
                           that are not experts': see SMP_GROUP_DENSE_REPLICA) */
-    SMP_GROUP_DENSE_REPLICA, /* differ in expert and replica */
+    SMP_GROUP_DENSE_REPLICA, /* differ in replica and, unless nested, in expert */
+    SMP_GROUP_EXPERT_SHARD,  /* FSDP group of experts: differ in context and shard */
     SMP_GROUP_MODEL,   /* one complete model instance: same replica */
     SMP_GROUP_WORLD,
     SMP_GROUPS

@@ -73,6 +73,12 @@ typedef enum smp_role {
     SMP_ROLES
 } smp_role;
 
+/* Parameters of routed experts, which expert parallelism splits by experts. */
+static inline bool smp_role_is_expert(smp_role role)
+{
+    return role >= SMP_ROLE_EXPERT_GATE_W && role <= SMP_ROLE_EXPERT_DOWN_B;
+}
+
 typedef struct smp_param {
     smp_role role;
     const char *name;   /* Hugging Face name, "{}" for the layer and the expert number */
@@ -90,6 +96,7 @@ typedef struct smp_attention {
     uint32_t window;      /* sliding window in tokens, 0: none */
     double dropout;       /* on the probabilities */
     bool qk_norm_whole;   /* the norm is over all heads of q (of k), not over each head */
+    bool qk_norm_own;     /* each head has weights of its own for its norm */
     bool no_rope;         /* this layer does not rotate, though the model does */
     bool sinks;
     double scale;         /* of the logits; 0: 1 / sqrt(size of a q head) */

@@ -15,8 +15,8 @@
 #include "plan/plan.h"
 
 #include "base/numeric.h"
-#include "sim/peaks.h"
 #include "model/model.h"
+#include "sim/peaks.h"
 
 #include <stdlib.h>
 #include <string.h>

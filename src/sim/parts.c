@@ -54,6 +54,7 @@ static smp_part part_of_group(smp_group group)
     switch (group) {
     case SMP_GROUP_TENSOR: return SMP_PART_TENSOR;
     case SMP_GROUP_CONTEXT:
+    case SMP_GROUP_EXPERT_SHARD:
     case SMP_GROUP_SHARD: return SMP_PART_SHARD;
     case SMP_GROUP_EXPERT: return SMP_PART_EXPERT;
     case SMP_GROUP_REPLICA:
