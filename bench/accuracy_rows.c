@@ -20,18 +20,20 @@
  * get_mixed_precision: DEFAULT reduces in fp32, PURE in the precision); torchtitan's
  * parallelize (param bf16, reduce fp32); Megatron-LM arguments (accumulate-allreduce-grads-in-
  * fp32 with bf16, gradients reduced at the end of accumulation; hidden and attention dropout
- * 0.1 by default); InternEvo doc/en/usage.md (zero1, tensor mode mtp has no sequence
+ * 0.1 by default); DeepSpeed communication_data_type (the parameters' type); InternEvo doc/en/usage.md (zero1, tensor mode mtp has no sequence
  * parallelism); llm.c train_gpt2.cu (bf16 gradients, vocabulary padded to 128);
  * torchtune full_finetune_single_device (every state in bf16). */
 static const stack stacks[] = {
-    {.name = "fsdp1"},
-    {.name = "fsdp2", .settings = {"reduce_dtype=fp32"}, .sequence_parallel = true},
+    {.name = "fsdp1", .flash2 = true},
+    {.name = "fsdp2", .settings = {"reduce_dtype=fp32"}, .sequence_parallel = true,
+     .flash2 = true},
     {.name = "megatron", .settings = {"reduce_dtype=fp32"}, .last = true,
      .sequence_parallel = true},
     {.name = "megatron-2021", .settings = {"reduce_dtype=fp32"}, .last = true,
      .naive_attention = true, .dropout = 0.1},
     {.name = "internevo", .settings = {"reduce_dtype=bf16"}, .last = true},
-    {.name = "deepspeed", .last = true, .naive_attention = true, .dropout = 0.1},
+    {.name = "deepspeed", .settings = {"precision=fp16", "reduce_dtype=fp16"},
+     .naive_attention = true, .dropout = 0.1},
     {.name = "llm.c", .settings = {"reduce_dtype=bf16"}, .last = true, .vocab_multiple = 128},
     {.name = "torchtune", .settings = {"master=bf16", "reduce_dtype=bf16"}, .last = true},
 };
