@@ -85,6 +85,12 @@ static double product_s(const smp_profile *profile, const smp_task *task)
         task->op == SMP_OP_MATMUL_DW) {
         return smp_cost_matmul_s(profile, dtype, 1, d[0], d[1], d[2]);
     }
+    if (task->op == SMP_OP_GROUPED_MATMUL || task->op == SMP_OP_GROUPED_MATMUL_DX) {
+        return smp_cost_matmul_s(profile, dtype, d[4], smp_ceil_div(d[1], d[4]), d[2], d[3]);
+    }
+    if (task->op == SMP_OP_GROUPED_MATMUL_DW) { /* rows of an expert are summed over */
+        return smp_cost_matmul_s(profile, dtype, d[4], d[2], d[3], smp_ceil_div(d[1], d[4]));
+    }
     const uint64_t batch = smp_mul(d[0], d[2]);
     const double square = smp_cost_matmul_s(profile, dtype, batch, d[1], d[1], d[4]);
     const double narrow = smp_cost_matmul_s(profile, dtype, batch, d[1], d[4], d[1]);

@@ -274,7 +274,6 @@ static const char *find_not_lowered(const smp_model *model)
             bool has;
             const char *what;
         } features[] = {
-            {block->moe.experts > 0, "mixture of experts"},
             {attention->kv_lora_rank > 0, "multi-head latent attention"},
             {block->norm_place != SMP_NORM_BEFORE, "norms that are not before their layer"},
             {block->single_norm, "one norm for attention and MLP"},

@@ -6,167 +6,11 @@
  * stand behind a FORK (or, under sequence parallelism, an all-gather) and row parallel ones
  * before an all-reduce (a reduce-scatter) [Shoeybi et al. 2019; Korthikanti et al. 2022].
  */
-#include "step/block.h"
+#include "step/graph.h"
 
 #include "base/numeric.h"
 
 #include <string.h>
-
-#define NAMES(n) (smp_names){ n, n ".again", n ".dx", n ".dw", n ".regather" }
-#define TENSOR(g, n, bytes) add_tensor((g), n, "d." n, (bytes))
-
-typedef struct sizes {
-    const smp_lowering *low;
-    const smp_block *block;
-    uint64_t e;                 /* bytes of an element in compute precision */
-    uint64_t heads, kv_heads, head_dim, ffn; /* of this rank */
-    uint64_t rotated;
-} sizes;
-
-static uint8_t add_tensor(smp_graph *g, const char *name, const char *grad, uint64_t bytes)
-{
-    uint8_t id = (uint8_t)g->n_tensor++;
-
-    g->tensors[id] = (smp_tensor){ .name = name,
-                                   .grad_name = grad,
-                                   .bytes = bytes,
-                                   .storage = id,
-                                   .gathered = SMP_NO_TENSOR,
-                                   .producer = (uint8_t)g->n_node };
-    return id;
-}
-
-/* A tensor in the place of `old`. */
-static uint8_t add_alias(smp_graph *g, uint8_t old)
-{
-    uint8_t id = (uint8_t)g->n_tensor++;
-
-    g->tensors[id] = g->tensors[old];
-    return id;
-}
-
-static smp_node *add_node(smp_graph *g, uint32_t op, smp_names names, uint8_t in0,
-                          uint8_t in1, uint8_t out0, uint8_t out1)
-{
-    smp_node *node = &g->nodes[g->n_node++];
-
-    memset(node, 0, sizeof *node);
-    node->op = (uint16_t)op;
-    node->names = names;
-    node->in[0] = in0;
-    node->in[1] = in1;
-    node->out[0] = out0;
-    node->out[1] = out1;
-    node->weight = node->bias = SMP_ROLES;
-    return node;
-}
-
-static void set_dims(smp_node *node, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
-                     uint64_t e, uint64_t f)
-{
-    const uint64_t dims[SMP_MAX_DIMS] = { a, b, c, d, e, f };
-
-    memcpy(node->dims, dims, sizeof dims);
-}
-
-static bool block_has(const smp_block *block, smp_role role)
-{
-    for (uint32_t i = 0; i < block->n_param; i++) {
-        if (block->params[i].role == role) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static uint8_t add_norm(smp_graph *g, const sizes *s, smp_names names, uint8_t x, uint8_t y,
-                        smp_role weight)
-{
-    smp_node *node = add_node(g, SMP_OP_NORM, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-
-    node->weight = weight;
-    node->n_weight = 1;
-    if (block_has(s->block, (smp_role)(weight + 1))) {
-        node->bias = (smp_role)(weight + 1);
-        node->n_bias = 1;
-    }
-    set_dims(node, s->low->rows, s->low->hidden, (uint64_t)s->block->norm, 0, 0, 0);
-    return y;
-}
-
-/* The input of a column parallel product: every rank needs all tokens. */
-static uint8_t add_spread(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                          const char *name, const char *grad)
-{
-    uint64_t elems = smp_mul(s->low->tokens, s->low->hidden);
-    uint8_t y;
-    smp_node *node;
-
-    if (s->low->tensor == 1) {
-        return x;
-    }
-    if (!s->low->sequence) {
-        y = add_alias(g, x);
-        node = add_node(g, SMP_NODE_FORK, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-    } else {
-        y = add_tensor(g, name, grad, smp_mul(elems, s->e));
-        g->tensors[y].gathered = x;
-        node = add_node(g, SMP_OP_ALL_GATHER, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-    }
-    set_dims(node, elems, 0, 0, 0, 0, 0);
-    return y;
-}
-
-static uint8_t add_matmul(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                          uint8_t y, smp_role weight, uint8_t n, uint64_t out, uint64_t in)
-{
-    smp_node *node = add_node(g, SMP_OP_MATMUL, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-
-    node->weight = weight;
-    node->n_weight = n;
-    set_dims(node, s->low->tokens, out, in, 0, 0, 0);
-    return y;
-}
-
-static void set_bias(smp_graph *g, const sizes *s, smp_role bias, uint8_t n)
-{
-    if (block_has(s->block, bias)) {
-        g->nodes[g->n_node - 1].bias = bias;
-        g->nodes[g->n_node - 1].n_bias = n;
-    }
-}
-
-/* The sum of a row parallel product over the tensor group; its bias is added once, after. */
-static uint8_t add_reduction(smp_graph *g, const sizes *s, const smp_names names[2],
-                             uint8_t x, const char *name, const char *grad, smp_role bias)
-{
-    uint64_t elems = smp_mul(s->low->tokens, s->low->hidden);
-    uint8_t y = x, z;
-    smp_node *node;
-
-    if (s->low->tensor == 1) {
-        set_bias(g, s, bias, 1);
-        return x;
-    }
-    if (s->low->sequence) {
-        y = add_tensor(g, name, grad, smp_mul(smp_mul(s->low->rows, s->low->hidden), s->e));
-        node = add_node(g, SMP_OP_REDUCE_SCATTER, names[0], x, SMP_NO_TENSOR, y,
-                        SMP_NO_TENSOR);
-    } else {
-        y = add_alias(g, x);
-        node = add_node(g, SMP_OP_ALL_REDUCE, names[0], x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-    }
-    set_dims(node, elems, 0, 0, 0, 0, 0);
-    if (!block_has(s->block, bias)) {
-        return y;
-    }
-    z = add_alias(g, y);
-    node = add_node(g, SMP_OP_BIAS, names[1], y, SMP_NO_TENSOR, z, SMP_NO_TENSOR);
-    node->bias = bias;
-    node->n_bias = 1;
-    set_dims(node, s->low->rows, s->low->hidden, 0, 0, 0, 0);
-    return z;
-}
 
 static uint8_t add_dropout(smp_graph *g, smp_names names, uint8_t x, uint8_t y, uint8_t mask,
                            uint64_t elems, double rate)
@@ -174,15 +18,6 @@ static uint8_t add_dropout(smp_graph *g, smp_names names, uint8_t x, uint8_t y, 
     smp_node *node = add_node(g, SMP_OP_DROPOUT, names, x, SMP_NO_TENSOR, y, mask);
 
     set_dims(node, elems, smp_rate_bits(rate), 0, 0, 0, 0);
-    return y;
-}
-
-static uint8_t add_residual(smp_graph *g, const sizes *s, smp_names names, uint8_t a,
-                            uint8_t b, uint8_t y)
-{
-    smp_node *node = add_node(g, SMP_OP_ADD, names, a, b, y, SMP_NO_TENSOR);
-
-    set_dims(node, smp_mul(s->low->rows, s->low->hidden), 0, 0, 0, 0, 0);
     return y;
 }
 
@@ -366,7 +201,8 @@ static void add_nodes(smp_graph *g, const sizes *s)
         n2 = TENSOR(g, "norm2", bytes);
         add_norm(g, s, NAMES("norm2"), mid, n2, SMP_ROLE_NORM2_W);
     }
-    branch = add_branch_dropout(g, s, false, add_mlp(g, s, n2));
+    branch = s->block->moe.experts > 0 ? smp_graph_add_moe(g, s, n2) : add_mlp(g, s, n2);
+    branch = add_branch_dropout(g, s, false, branch);
     out = TENSOR(g, "out", bytes);
     add_residual(g, s, NAMES("mlp.add"), mid, branch, out);
     g->output = out;
@@ -402,6 +238,7 @@ static void mark_needs(smp_graph *g, const smp_node *node)
         need[0] = node->out[1];
         break;
     default:
+        (void)smp_graph_moe_needs(node, need);
         break;
     }
     for (int i = 0; i < 3; i++) {
@@ -415,8 +252,16 @@ static void mark_needs(smp_graph *g, const smp_node *node)
     }
 }
 
+/* Products that torchtitan's policy counts: not those of the router. */
+static bool is_counted(const smp_node *node)
+{
+    return node->op == SMP_OP_MATMUL && node->weight != SMP_ROLE_ROUTER_W
+           && node->weight != SMP_ROLE_SHARED_ROUTER_W;
+}
+
 /* Which nodes' outputs the mode does not keep.  selective:op follows torchtitan's policy:
- * kept are attention, reduce-scatter and every other matmul, the first included. */
+ * kept are attention, reduce-scatter, all-to-all, the choice of experts and every other
+ * matmul, the first included. */
 static void mark_dropped(smp_graph *g, smp_checkpointing mode)
 {
     uint32_t n_matmul = 0;
@@ -431,10 +276,11 @@ static void mark_dropped(smp_graph *g, smp_checkpointing mode)
             keep = !node->core;
         } else if (mode == SMP_CHECKPOINTING_SELECTIVE_OP) {
             keep = node->op == SMP_OP_ATTENTION || node->op == SMP_OP_REDUCE_SCATTER
-                   || (node->op == SMP_OP_MATMUL && n_matmul % 2 == 0);
-            n_matmul += node->op == SMP_OP_MATMUL;
+                   || node->op == SMP_OP_ALL_TO_ALL || node->op == SMP_OP_ROUTE
+                   || (is_counted(node) && n_matmul % 2 == 0);
+            n_matmul += is_counted(node);
         }
-        node->dropped = !keep || node->op == SMP_OP_ALL_GATHER;
+        node->dropped = !keep || (node->op == SMP_OP_ALL_GATHER && !node->words);
     }
 }
 
@@ -459,9 +305,12 @@ static void mark_again(smp_graph *g)
                 g->again[i] |= t->needed && !smp_graph_keeps(g, node->out[k]);
             }
         }
-        for (int k = 0; k < 2 && g->again[i]; k++) {
-            if (node->in[k] != SMP_NO_TENSOR) {
-                g->tensors[g->tensors[node->in[k]].storage].needed = true;
+        const uint8_t in[3] = { node->in[0], node->in[1],
+                                node->op == SMP_OP_ROUTE ? (uint8_t)SMP_NO_TENSOR
+                                                         : node->extra };
+        for (int k = 0; k < 3 && g->again[i]; k++) {
+            if (in[k] != SMP_NO_TENSOR) {
+                g->tensors[g->tensors[in[k]].storage].needed = true;
             }
         }
     }

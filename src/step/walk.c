@@ -52,8 +52,10 @@ static smp_ref grad_at(walk *w, uint8_t tensor)
     smp_tensor *t = &w->graph->tensors[tensor];
 
     if (!t->has_grad && t->grad.bytes == 0) {
+        uint64_t bytes = t->grad_bytes ? t->grad_bytes : t->bytes;
+
         t->grad = smp_whole(
-            smp_lower_scratch(w->low, t->grad_name, SMP_KIND_WORKSPACE, t->bytes), t->bytes);
+            smp_lower_scratch(w->low, t->grad_name, SMP_KIND_WORKSPACE, bytes), bytes);
     }
     return t->grad;
 }
@@ -70,7 +72,7 @@ static smp_task task_of(const walk *w, const smp_node *node, const char *name, u
 {
     smp_task task = { .name = name,
                       .op = (uint16_t)op,
-                      .stream = SMP_STREAM_COMPUTE,
+                      .stream = node->stream,
                       .phase = (uint8_t)phase,
                       .dtype = (uint8_t)w->low->compute,
                       .dtype2 = (uint8_t)w->low->compute,
@@ -88,6 +90,30 @@ static void add(walk *w, const smp_task *task, const smp_access *access, uint32_
     smp_build_task(&w->low->build, task, access, n);
 }
 
+/* After all operands of the task added last: it shares the multiprocessors with tasks of
+ * another stream, which count as if they had all of them, so the two must not overlap. */
+static void finish(walk *w, const smp_node *node)
+{
+    if (node->exclusive) {
+        smp_build_extend(&w->low->build, smp_token(w->low->units_token));
+    }
+}
+
+static uint8_t comm_of(const smp_lowering *low, const smp_node *node)
+{
+    switch ((smp_node_group)node->group) {
+    case SMP_NODE_EXPERT:
+        return low->expert_comm;
+    case SMP_NODE_SHARD_SUM:
+        return low->shard_sum_comm;
+    case SMP_NODE_REPLICA_SUM:
+        return low->replica_sum_comm;
+    case SMP_NODE_TENSOR:
+        break;
+    }
+    return low->tensor_comm;
+}
+
 static void add_collective(walk *w, const smp_node *node, const char *name, smp_op op,
                            smp_phase phase, smp_ref from, smp_ref to)
 {
@@ -95,8 +121,11 @@ static void add_collective(walk *w, const smp_node *node, const char *name, smp_
     const smp_access apart[2] = { smp_reads(from), smp_writes(to) };
     const smp_access inplace[1] = { smp_updates(to) };
 
-    task.stream = SMP_STREAM_TENSOR;
-    task.comm = w->low->tensor_comm;
+    task.stream = node->group == SMP_NODE_TENSOR ? SMP_STREAM_TENSOR : SMP_STREAM_EXPERT;
+    task.comm = comm_of(w->low, node);
+    if (node->words) {
+        task.dtype = task.dtype2 = SMP_F32;
+    }
     if (op == SMP_OP_ALL_REDUCE) {
         add(w, &task, inplace, 1);
     } else {
@@ -121,11 +150,18 @@ static void forward_node(walk *w, const smp_node *node, smp_phase phase)
     const char *name =
         phase == SMP_PHASE_FORWARD ? node->names.forward : node->names.again;
     smp_task task = task_of(w, node, name, node->op, phase);
-    smp_access access[4];
+    smp_access access[6];
     uint32_t n = 0;
 
     switch (node->op) {
     case SMP_NODE_FORK:
+        return;
+    case SMP_OP_ALL_TO_ALL:
+        add_collective(w, node, name, SMP_OP_ALL_TO_ALL, phase, at(w, node->in[0]),
+                       at(w, node->out[0]));
+        if (node->in[1] != SMP_NO_TENSOR) {
+            smp_build_extend(&w->low->build, smp_reads(at(w, node->in[1])));
+        }
         return;
     case SMP_OP_ALL_GATHER:
     case SMP_OP_REDUCE_SCATTER:
@@ -151,6 +187,9 @@ static void forward_node(walk *w, const smp_node *node, smp_phase phase)
         if (node->in[1] != SMP_NO_TENSOR) {
             access[n++] = smp_reads(at(w, node->in[1]));
         }
+        if (node->extra != SMP_NO_TENSOR && node->op != SMP_OP_ROUTE) {
+            access[n++] = smp_reads(at(w, node->extra));
+        }
         if (node->weight != SMP_ROLES) {
             access[n++] = smp_reads(weight(w, node->weight, node->n_weight));
         }
@@ -158,14 +197,22 @@ static void forward_node(walk *w, const smp_node *node, smp_phase phase)
         if (node->out[1] != SMP_NO_TENSOR) {
             access[n++] = smp_writes(at(w, node->out[1]));
         }
+        if (node->op == SMP_OP_EXPERT_ROWS) {
+            access[n++] = smp_updates((smp_ref){ w->low->scalars, 0, 0, 16 });
+        }
         break;
+    }
+    if (node->words) {
+        task.dtype2 = SMP_F32;
     }
     if (node->bias != SMP_ROLES) {
         add(w, &task, access, n);
         smp_build_extend(&w->low->build, smp_reads(weight(w, node->bias, node->n_bias)));
+        finish(w, node);
         return;
     }
     add(w, &task, access, n);
+    finish(w, node);
 }
 
 /* ---- backward ---- */
@@ -186,6 +233,7 @@ static void matmul_grad(walk *w, const smp_node *node)
     smp_ref dy = grad_at(w, node->out[0]);
     smp_task task = grad_task(w, node, node->names.dx, SMP_OP_MATMUL_DX);
     uint64_t rows = node->dims[0], out = node->dims[1], in = node->dims[2];
+    bool has;
 
     if (source != SMP_NO_TENSOR) {
         smp_node gather = { .op = SMP_OP_ALL_GATHER,
@@ -196,10 +244,13 @@ static void matmul_grad(walk *w, const smp_node *node)
     }
     task.dims[1] = in;
     task.dims[2] = out;
+    has = w->graph->tensors[x].has_grad;
+    task.flags |= has ? SMP_FLAG_ACCUMULATE : 0;
     add(w, &task,
         (smp_access[]){ smp_reads(dy), smp_reads(weight(w, node->weight, node->n_weight)),
-                        smp_writes(grad_at(w, x)) },
+                        smp_adds(grad_at(w, x), has) },
         3);
+    finish(w, node);
     w->graph->tensors[x].has_grad = true;
     task = grad_task(w, node, node->names.dw, SMP_OP_MATMUL_DW);
     task.dims[0] = out;
@@ -214,6 +265,7 @@ static void matmul_grad(walk *w, const smp_node *node)
     if (node->bias != SMP_ROLES) {
         smp_build_extend(&w->low->build, weight_grad(w, node->bias, node->n_bias));
     }
+    finish(w, node);
 }
 
 static void norm_grad(walk *w, const smp_node *node)
@@ -282,14 +334,206 @@ static void plain_grad(walk *w, const smp_node *node, smp_op op, const uint8_t *
         w->graph->tensors[node->in[1]].has_grad = true;
     }
     add(w, &task, access, n);
+    finish(w, node);
+}
+
+/* ---- experts ---- */
+
+/* Each rank's loss is a mean over its own tokens, and an expert sees those of all ranks of the
+ * expert group: its gradients are divided by their number here, so that the average over its
+ * copies is that over all data ranks. */
+static void grouped_grad(walk *w, const smp_node *node)
+{
+    uint8_t x = node->in[0];
+    smp_ref dy = grad_at(w, node->out[0]), layout = at(w, node->in[1]);
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_GROUPED_MATMUL_DX);
+
+    task.dims[2] = node->dims[3];
+    task.dims[3] = node->dims[2];
+    add(w, &task,
+        (smp_access[]){ smp_reads(dy), smp_reads(layout),
+                        smp_reads(weight(w, node->weight, node->n_weight)),
+                        smp_writes(grad_at(w, x)) },
+        4);
+    finish(w, node);
+    w->graph->tensors[x].has_grad = true;
+    task = grad_task(w, node, node->names.dw, SMP_OP_GROUPED_MATMUL_DW);
+    task.dims[5] = w->low->expert;
+    task.dtype2 = (uint8_t)w->low->reduce;
+    task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    add(w, &task,
+        (smp_access[]){ smp_reads(dy), smp_reads(at(w, x)), smp_reads(layout),
+                        weight_grad(w, node->weight, node->n_weight) },
+        4);
+    if (node->bias != SMP_ROLES) {
+        smp_build_extend(&w->low->build, weight_grad(w, node->bias, node->n_bias));
+    }
+    finish(w, node);
+}
+
+static void route_grad(walk *w, const smp_node *node)
+{
+    const smp_settings *set = w->low->set;
+    bool aux = set->smp_moe && set->moe_load_balancing == SMP_BALANCING_AUX_LOSS;
+    /* Ranks of the tensor group that route the same tokens each add a part. */
+    double parts = w->low->sequence ? 1 : w->low->tensor;
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_ROUTE_GRAD);
+
+    task.dims[4] = aux ? smp_rate_bits(set->moe_aux_loss_coeff / parts) : 0;
+    task.dims[5] = set->smp_moe ? smp_rate_bits(set->moe_z_loss_coeff / parts) : 0;
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
+                        smp_reads(at(w, node->out[0])), smp_writes(grad_at(w, node->in[0])) },
+        4);
+    if (node->extra != SMP_NO_TENSOR) {
+        smp_build_extend(&w->low->build, smp_reads(at(w, node->extra)));
+    }
+    if (node->bias != SMP_ROLES) {
+        smp_build_extend(&w->low->build, weight_grad(w, node->bias, 1));
+    }
+}
+
+/* The first contribution to the gradient of tokens writes, later ones add. */
+static void permute_grad(walk *w, const smp_node *node)
+{
+    uint8_t x = node->in[0];
+    bool has = w->graph->tensors[x].has_grad;
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_PERMUTE_GRAD);
+
+    task.flags |= has ? SMP_FLAG_ACCUMULATE : 0;
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[1])),
+                        smp_reads(at(w, node->extra)), smp_adds(grad_at(w, x), has) },
+        4);
+    w->graph->tensors[x].has_grad = true;
+}
+
+static void combine_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_COMBINE_GRAD);
+
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
+                        smp_reads(at(w, node->in[1])), smp_reads(at(w, node->extra)),
+                        smp_writes(grad_at(w, node->in[0])),
+                        smp_writes(grad_at(w, node->in[1])) },
+        6);
+    w->graph->tensors[node->in[0]].has_grad = true;
+    w->graph->tensors[node->in[1]].has_grad = true;
+}
+
+static void gate_rows_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_GATE_ROWS_GRAD);
+
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
+                        smp_reads(at(w, node->in[1])), smp_writes(grad_at(w, node->in[0])),
+                        smp_writes(grad_at(w, node->in[1])) },
+        5);
+    finish(w, node);
+    w->graph->tensors[node->in[0]].has_grad = true;
+    w->graph->tensors[node->in[1]].has_grad = true;
+}
+
+/* A permutation's gradient is the inverse one. */
+static void sort_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_SORT_ROWS);
+
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[1])),
+                        smp_writes(grad_at(w, node->in[0])) },
+        3);
+    w->graph->tensors[node->in[0]].has_grad = true;
+}
+
+/* Rows go back the way they came. */
+static void exchange_grad(walk *w, const smp_node *node)
+{
+    smp_node back = *node;
+
+    back.dims[0] = node->dims[1];
+    back.dims[1] = node->dims[0];
+    add_collective(w, &back, node->names.dx, SMP_OP_ALL_TO_ALL, SMP_PHASE_BACKWARD,
+                   grad_at(w, node->out[0]), grad_at(w, node->in[0]));
+    if (node->in[1] != SMP_NO_TENSOR) {
+        smp_build_extend(&w->low->build, smp_reads(at(w, node->in[1])));
+    }
+    w->graph->tensors[node->in[0]].has_grad = true;
+}
+
+/* False: the operation is none of experts'. */
+static bool expert_grad(walk *w, const smp_node *node)
+{
+    switch (node->op) {
+    case SMP_OP_GROUPED_MATMUL:
+        grouped_grad(w, node);
+        return true;
+    case SMP_OP_ROUTE:
+        route_grad(w, node);
+        return true;
+    case SMP_OP_PERMUTE:
+        permute_grad(w, node);
+        return true;
+    case SMP_OP_COMBINE:
+        combine_grad(w, node);
+        return true;
+    case SMP_OP_GATE_ROWS:
+        gate_rows_grad(w, node);
+        return true;
+    case SMP_OP_SORT_ROWS:
+        sort_grad(w, node);
+        return true;
+    case SMP_OP_ALL_TO_ALL:
+        exchange_grad(w, node);
+        return true;
+    case SMP_OP_EXPERT_ROWS:
+    case SMP_OP_ROUTE_STATISTICS:
+        return true; /* numbers of rows have no gradient */
+    default:
+        return false;
+    }
 }
 
 /* The two ends of tensor parallelism are each other's gradients. */
+static void gather_grad(walk *w, const smp_node *node)
+{
+    uint8_t x = node->in[0], y = node->out[0];
+    bool has = w->graph->tensors[x].has_grad;
+    uint64_t bytes = w->graph->tensors[x].grad_bytes ? w->graph->tensors[x].grad_bytes
+                                                     : w->graph->tensors[x].bytes;
+    smp_ref to = has ? smp_whole(smp_lower_scratch(w->low, node->names.dx,
+                                                   SMP_KIND_WORKSPACE, bytes), bytes)
+                     : grad_at(w, x);
+    smp_node scatter = *node;
+
+    if (node->words) { /* of pairs (weight, number) only weights have a gradient */
+        scatter.dims[0] /= 2;
+    }
+    add_collective(w, &scatter, node->names.dx, SMP_OP_REDUCE_SCATTER, SMP_PHASE_BACKWARD,
+                   grad_at(w, y), to);
+    if (has) { /* a collective cannot add to what another user of the tensor wrote */
+        smp_task task = grad_task(w, node, node->names.dw, SMP_OP_ACCUMULATE);
+
+        task.dims[0] = bytes / smp_dtype_bytes(w->low->compute);
+        task.flags |= SMP_FLAG_ACCUMULATE;
+        add(w, &task, (smp_access[]){ smp_reads(to), smp_updates(grad_at(w, x)) }, 2);
+    }
+    w->graph->tensors[x].has_grad = true;
+}
+
 static void collective_grad(walk *w, const smp_node *node)
 {
     uint8_t x = node->in[0], y = node->out[0];
 
+    if (node->words && !w->graph->tensors[y].has_grad) {
+        return; /* counts */
+    }
     switch (node->op) {
+    case SMP_OP_ALL_GATHER:
+        gather_grad(w, node);
+        return;
     case SMP_OP_ALL_REDUCE:
         share_grad(w, x, y);
         return;
@@ -299,10 +543,8 @@ static void collective_grad(walk *w, const smp_node *node)
                        grad_at(w, y), grad_at(w, y));
         return;
     default:
-        add_collective(w, node, node->names.dx,
-                       node->op == SMP_OP_ALL_GATHER ? SMP_OP_REDUCE_SCATTER
-                                                     : SMP_OP_ALL_GATHER,
-                       SMP_PHASE_BACKWARD, grad_at(w, y), grad_at(w, x));
+        add_collective(w, node, node->names.dx, SMP_OP_ALL_GATHER, SMP_PHASE_BACKWARD,
+                       grad_at(w, y), grad_at(w, x));
         w->graph->tensors[x].has_grad = true;
         return;
     }
@@ -371,7 +613,9 @@ static void backward_node(walk *w, const smp_node *node)
         plain_grad(w, node, SMP_OP_DROPOUT_GRAD, &node->out[1], 1);
         break;
     default:
-        collective_grad(w, node);
+        if (!expert_grad(w, node)) {
+            collective_grad(w, node);
+        }
         break;
     }
 }
