@@ -37,19 +37,22 @@ set border 3 lc rgb "#555555"
 set tics nomirror textcolor rgb "#333333"
 set grid y lc rgb "#d8d8d8" lt 1
 set grid front
-set key at screen 0.775, screen 0.5 left center vertical reverse Left samplen 1.4 spacing 1.3 invert
+set key at screen 0.775, screen 0.5 left center vertical reverse Left invert \
+    samplen 1.4 spacing 1.3
 set style fill solid 1.0 noborder
+set style textbox opaque noborder fillcolor rgb "#ffffff" margins 0.6,0.3
 set rmargin at screen 0.76
 
+# The lines may be close: the label of the lower one then stands under it.
+below(a, b) = a < b && b - a < 0.08*top ? -0.7 : 0.7
 set arrow from graph 0, first capacity to graph 1, first capacity nohead front \
     lc rgb "#b03030" dt 2 lw 1.8
 set label sprintf("capacity %.1f GiB", capacity) at graph 0.995, first capacity right front \
-    offset 0, peak > capacity ? -0.7 : 0.7 textcolor rgb "#b03030"
+    boxed offset 0, below(capacity, peak) textcolor rgb "#b03030"
 set arrow from graph 0, first peak to graph 1, first peak nohead front \
     lc rgb "#222222" dt 3 lw 1.8
 set label sprintf("peak with fragmentation %.1f GiB", peak) at graph 0.995, first peak right \
-    front offset 0, peak > capacity || capacity - peak > 0.08*top ? 0.7 : -0.7 \
-    textcolor rgb "#222222"
+    front boxed offset 0, below(peak, capacity) textcolor rgb "#222222"
 
 # Column c of the stack: from the sum below it to the sum with it.
 sum(c) = c < 2 ? 0 : column(c) + sum(c - 1)
@@ -57,8 +60,8 @@ names = "'context, NCCL' parameters 'optimizer state' gradients 'unsharded units
     'saved activations' 'work space' logits"
 colours = "#9a9a9a #4477aa #66ccee #44aa99 #ddcc77 #ee8866 #cc6677 #aa4499"
 # Kinds that hold nothing are left out of the legend.
-entry(i) = most[i] < 0.5*2**20 ? "" : \
-    sprintf("%s  %s", word(names, i), most[i] < GiB ? sprintf("%.0f MiB", most[i]/2**20) \
-                                                    : sprintf("%.1f GiB", most[i]/GiB))
+MiB = 2.0**20
+show(bytes) = bytes < GiB ? sprintf("%.0f MiB", bytes/MiB) : sprintf("%.1f GiB", bytes/GiB)
+entry(i) = most[i] < 0.5*MiB ? "" : sprintf("%s  %s", word(names, i), show(most[i]))
 plot for [i = 1:8] data using (scale*$1):(sum(i)/GiB):(sum(i + 1)/GiB) \
     with filledcurves fc rgb word(colours, i) title entry(i)

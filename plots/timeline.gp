@@ -31,7 +31,7 @@ set tics nomirror out textcolor rgb "#333333"
 set grid x lc rgb "#d8d8d8" lt 1
 set style fill solid 1.0 noborder
 set yrange [n - 0.4:-0.6]
-set ytics scale 0
+set ytics scale 0 ()
 do for [i = 1:n] {
     set ytics add (word(rows, i) i - 1)
 }

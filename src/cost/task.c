@@ -179,6 +179,11 @@ void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
     const smp_op_class kind = smp_op_info_of((smp_op)task->op)->klass;
     switch (kind) {
     case SMP_CLASS_COLLECTIVE:
+        if (task->op == SMP_OP_ALL_TO_ALL) {
+            smp_cost_exchange(cluster, profile, &program->comms[task->comm].placement,
+                              smp_task_bytes(task), &cost);
+            break;
+        }
         smp_cost_collective(cluster, profile, (smp_op)task->op,
                             &program->comms[task->comm].placement, smp_task_bytes(task), &cost);
         break;

@@ -21,6 +21,7 @@
 typedef struct life {
     uint64_t key;
     int64_t from_ps, to_ps;
+    int64_t before_ps; /* end of the life before it at this place */
     bool any;
 } life;
 
@@ -75,9 +76,14 @@ static uint64_t life_key(const smp_buffer *buffer, const smp_instance *instance,
     return instance->micro_batch;
 }
 
+/* A life may begin in a part of the place whose other parts the life before still uses: the
+ * place is counted once. */
 static void close_life(collector *k, uint32_t buffer, life *life_)
 {
     if (life_->any) {
+        life_->from_ps = life_->from_ps > life_->before_ps ? life_->from_ps : life_->before_ps;
+        life_->to_ps = life_->to_ps > life_->from_ps ? life_->to_ps : life_->from_ps;
+        life_->before_ps = life_->to_ps;
         SMP_GROW(k->changes, k->n_change, k->capacity);
         k->changes[k->n_change++] = (change){life_->from_ps, buffer, true};
         SMP_GROW(k->changes, k->n_change, k->capacity);
@@ -119,7 +125,7 @@ static void touch(collector *k, const smp_task *task, const smp_access *access,
                   writes_anew(k->program, task, instance, access->buffer, place));
     if (fresh) {
         close_life(k, access->buffer, life_);
-        *life_ = (life){key, record->start_ps, record->end_ps, true};
+        *life_ = (life){key, record->start_ps, record->end_ps, life_->before_ps, true};
         return;
     }
     life_->from_ps = record->start_ps < life_->from_ps ? record->start_ps : life_->from_ps;

@@ -305,7 +305,8 @@ static void put_box(timeline *t, uint32_t row)
     if (!box_->open) {
         return;
     }
-    const int64_t from_ps = box_->from_ps > t->panel.from_ps ? box_->from_ps : t->panel.from_ps;
+    const int64_t from_ps =
+        box_->from_ps > t->panel.from_ps ? box_->from_ps : t->panel.from_ps;
     const int64_t to_ps = box_->to_ps < t->panel.to_ps ? box_->to_ps : t->panel.to_ps;
     const bool named = box_->name && to_ps - from_ps >= LABEL_COLUMNS * t->column_ps;
     fprintf(t->stream, "%u %.12g %.12g %d \"%s\" %" PRId64 "\n", row,

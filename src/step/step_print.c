@@ -96,13 +96,11 @@ static void print_comms(struct page *page, const smp_program *program)
         page->indent = 14;
         put(page, "  %-12s %-14s %5u ranks on %u node%s", comm->name,
             smp_group_name(comm->group), comm->ranks, at->nodes, at->nodes == 1 ? "" : "s");
-        put(page,
-            at->least_per_node == at->most_per_node ? ", %u a node" : ", %u or less a node",
-            at->most_per_node);
+        bool even = at->least_per_node == at->most_per_node;
+        put(page, even ? ", %u a node" : ", %u or less a node", at->most_per_node);
         put(page, at->stride == 1 ? ", side by side" : ", %u ranks apart", at->stride);
         if (at->nodes > 1) {
-            put(page,
-                at->sharers == 1 ? ", alone on its network" : ", %u share a node's network",
+            put(page, at->sharers == 1 ? ", alone on its network" : ", %u share the network",
                 at->sharers);
         }
         new_line(page);
@@ -277,8 +275,8 @@ static void print_segments(struct page *page, const smp_program *program, smp_ar
 {
     struct occurrence *seen =
         SMP_ARENA_ARRAY(scratch, (size_t)program->n_pattern, struct occurrence);
-    heading(page,
-            "Segments (task, operation, sizes, types, stream; operands; what waits for what)");
+    heading(page, "Segments (task, operation, sizes, types, stream; operands; what waits for "
+                  "what)");
     for (uint32_t s = 0; s < program->n_segment; s++) {
         const smp_segment *segment = &program->segments[s];
         uint32_t n = 0;

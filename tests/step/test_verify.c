@@ -186,5 +186,9 @@ int main(void)
         cmocka_unit_test(opposite_orders_are_a_deadlock),
         cmocka_unit_test(a_communicator_is_one_sequence),
     };
+    const char *filter = getenv("SMP_TEST_FILTER");
+    if (filter != NULL) {
+        cmocka_set_test_filter(filter);
+    }
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
