@@ -6,6 +6,7 @@
 #include "config.h"
 #endif
 
+#include "sim/peaks.h"
 #include "sim/sim.h"
 
 #include "base/numeric.h"
@@ -141,6 +142,18 @@ static void add_detail(smp_text *text, const smp_program *program, const cost_gr
     smp_text_add(text, "\n");
 }
 
+/* What stands behind the number: a fit of measurements, how near, where it does not reach. */
+static void add_evidence(smp_text *text, const smp_cost *cost)
+{
+    if (cost->fit == NULL && !cost->unverified) {
+        return;
+    }
+    smp_text_add(text, "    %s, +- %.1f %%%s%s\n",
+                 cost->fit != NULL ? "fitted to measurements" : "formula", 100.0 * cost->spread,
+                 cost->extrapolated ? ", extrapolated: outside the sizes measured" : "",
+                 cost->unverified ? ", derived: not measured itself" : "");
+}
+
 /* Words of `words`, wrapped, after `head`. */
 static void add_wrapped(smp_text *text, const char *head, const char *words)
 {
@@ -200,8 +213,11 @@ smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream
         }
         smp_text_add(&text, "\n");
         add_detail(&text, program, group);
+        add_evidence(&text, group->cost);
     }
     add_sources(&text, cited, n_cited);
+    smp_text_add(&text, "\n");
+    smp_text_peak_parts(&text, &simulation->report.memory);
     fwrite(text.data, 1, text.length, stream);
     smp_text_free(&text);
     free(groups);

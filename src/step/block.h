@@ -18,7 +18,7 @@ enum { SMP_NO_TENSOR = 255, SMP_MAX_TENSORS = 96 };
 enum { SMP_NODE_FORK = SMP_OPS };
 
 /* The tasks that a node becomes. */
-typedef struct smp_names { const char *forward, *again, *dx, *dw, *regather; } smp_names;
+typedef struct smp_names { const char *forward, *again, *dx, *dw, *regather, *add; } smp_names;
 
 /* Whose communicator a node's collective uses. */
 typedef enum smp_node_group {
@@ -29,15 +29,17 @@ typedef enum smp_node_group {
 typedef struct smp_node {
     uint16_t op;
     smp_names names;
-    uint8_t in[2], out[2];     /* tensors, SMP_NO_TENSOR where there is none */
-    uint8_t extra;             /* one more input, or what only its gradient reads (ROUTE) */
+    uint8_t in[3], out[2];     /* tensors, SMP_NO_TENSOR where there is none */
+    uint8_t extra;             /* what only its gradient reads besides, or SMP_NO_TENSOR */
     uint8_t group;             /* smp_node_group */
     uint8_t stream;            /* smp_stream, of operations that are no collective */
     bool exclusive;            /* uses the multiprocessors that another stream's tasks use */
-    bool words;                /* moves or writes numbers of four bytes */
+    bool fp32_out;             /* writes fp32, whatever the precision */
     smp_role weight, bias;     /* the first of those it uses, SMP_ROLES: none */
     uint8_t n_weight, n_bias;  /* adjacent parameters that make one operand */
     uint8_t flags;
+    bool needs_input;          /* its gradient reads its input as well */
+    bool fp32;                 /* works on fp32, whatever the precision */
     bool core;                 /* of the attention itself: what selective:attention drops */
     bool dropped;              /* by the block's checkpointing mode, where that is by node */
     uint64_t dims[SMP_MAX_DIMS];
@@ -53,6 +55,8 @@ typedef struct smp_tensor {
     bool needed;               /* by backward; of storages only */
     smp_ref at, grad;
     bool has_grad;
+    bool residual;             /* its gradient is the residual's, as the output's is */
+    bool regathered;           /* since backward began */
 } smp_tensor;
 
 typedef struct smp_graph {
