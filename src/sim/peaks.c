@@ -310,7 +310,7 @@ static const moment_text texts[SMP_MOMENTS] = {
     [SMP_MOMENT_INIT_RANK0] = {"init", "rank0", "init, on rank 0, sent",
                                "the whole model in fp32",
                                "sent unit by unit through free places of the arena"},
-    [SMP_MOMENT_FIRST_STEP] = {"first_step", NULL, "first step", "",
+    [SMP_MOMENT_FIRST_STEP] = {"first_step", NULL, "first step (= steady)", "",
                                "as the steady step: the arena has held the optimizer state "
                                "from the start"},
     [SMP_MOMENT_STEADY] = {"steady", NULL, "steady step", "", NULL},
