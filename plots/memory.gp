@@ -37,7 +37,7 @@ set border 3 lc rgb "#555555"
 set tics nomirror textcolor rgb "#333333"
 set grid y lc rgb "#d8d8d8" lt 1
 set grid front
-set key at screen 0.775, screen 0.5 left center vertical reverse Left invert \
+set key at screen 0.775, screen 0.5 left center vertical reverse Left \
     samplen 1.4 spacing 1.3
 set style fill solid 1.0 noborder
 set style textbox opaque noborder fillcolor rgb "#ffffff" margins 0.6,0.3
@@ -54,7 +54,7 @@ set arrow from graph 0, first peak to graph 1, first peak nohead front \
 set label sprintf("peak with fragmentation %.1f GiB", peak) at graph 0.995, first peak right \
     front boxed offset 0, below(peak, capacity) textcolor rgb "#222222"
 
-# Column c of the stack: from the sum below it to the sum with it.
+# Height of the stack up to column c.
 sum(c) = c < 2 ? 0 : column(c) + sum(c - 1)
 names = "'context, NCCL' parameters 'optimizer state' gradients 'unsharded units' \
     'saved activations' 'work space' logits"
@@ -63,5 +63,6 @@ colours = "#9a9a9a #4477aa #66ccee #44aa99 #ddcc77 #ee8866 #cc6677 #aa4499"
 MiB = 2.0**20
 show(bytes) = bytes < GiB ? sprintf("%.0f MiB", bytes/MiB) : sprintf("%.1f GiB", bytes/GiB)
 entry(i) = most[i] < 0.5*MiB ? "" : sprintf("%s  %s", word(names, i), show(most[i]))
-plot for [i = 1:8] data using (scale*$1):(sum(i)/GiB):(sum(i + 1)/GiB) \
-    with filledcurves fc rgb word(colours, i) title entry(i)
+# From the highest sum down, each area to the axis and over the one before.
+plot for [i = 8:1:-1] data using (scale*$1):(sum(i + 1)/GiB) with filledcurves y1=0 \
+    fc rgb word(colours, i) title entry(i)

@@ -10,7 +10,7 @@ rows = ARG5
 windows = ARG6
 n = words(rows)
 
-height = 108 + 3*(84 + 27*n)
+height = 118 + 3*(84 + 27*n)
 if (ARG3 eq "png") {
     set terminal pngcairo size 1400,height font "sans,11"
 } else {
@@ -40,7 +40,7 @@ set rmargin 3
 unset key
 
 head = 100.0/height
-each = (1 - head)/3
+each = (1 - head - 10.0/height)/3 # ten pixels are left below
 set multiplot
 cut = strstrt(job, "\n")
 set label 2 job[1:cut - 1] at screen 0.5, screen 1 - 22.0/height center font ",15"

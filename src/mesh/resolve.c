@@ -159,13 +159,19 @@ static bool range_holds(const smp_job *job)
            s->activation_loading_horizon > 0 && smp_cluster_gpus(job->cluster) > 0;
 }
 
+/* Latent attention has no key-value heads to divide: each head makes its own from the latent,
+ * which every tensor rank has. */
+static bool heads_divide(const smp_attention *a, uint32_t t)
+{
+    return a->heads % t == 0 &&
+           (a->kv_lora_rank > 0 || a->kv_heads % t == 0 || t % a->kv_heads == 0);
+}
+
 static bool heads_hold(const state *st)
 {
-    uint32_t t = st->job.settings.tensor_parallel_degree;
-
     for (uint32_t k = 0; k < st->job.model->n_kind; k++) {
-        const smp_attention *a = &st->job.model->kinds[k].attention;
-        if (a->heads % t != 0 || (a->kv_heads % t != 0 && t % a->kv_heads != 0)) {
+        if (!heads_divide(&st->job.model->kinds[k].attention,
+                          st->job.settings.tensor_parallel_degree)) {
             return false;
         }
     }
@@ -174,18 +180,17 @@ static bool heads_hold(const state *st)
 
 static void heads_why(const state *st, smp_text *text)
 {
-    uint32_t t = st->job.settings.tensor_parallel_degree;
-    const smp_model *model = st->job.model;
-    uint32_t k = 0;
+    const smp_block *block = st->job.model->kinds;
+    const smp_attention *a;
 
-    while (model->kinds[k].attention.heads % t == 0 &&
-           (model->kinds[k].attention.kv_heads % t == 0 ||
-            t % model->kinds[k].attention.kv_heads == 0)) {
-        k++;
+    while (heads_divide(&block->attention, st->job.settings.tensor_parallel_degree)) {
+        block++;
     }
-    smp_text_add(text, "must divide %u attention heads, and %u key-value heads or be a "
-                 "multiple of them", model->kinds[k].attention.heads,
-                 model->kinds[k].attention.kv_heads);
+    a = &block->attention;
+    smp_text_add(text, "must divide %u attention heads", a->heads);
+    if (a->kv_lora_rank == 0) {
+        smp_text_add(text, ", and %u key-value heads or be a multiple of them", a->kv_heads);
+    }
 }
 
 /* The features that tensor parallelism cannot split, or 0. */

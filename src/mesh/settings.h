@@ -103,6 +103,9 @@ typedef enum smp_setting_kind {
       false,                                                                                  \
       "hold the host back when two gathers are in flight; native programs always do this by " \
       "the size of their ring")                                                               \
+    X(DELAYED_INIT, delayed_init, BOOLEAN, 0, NULL, "true or false", "true", false, false,    \
+      "make only the rank's own shard at the start; false: every rank makes the whole model " \
+      "in fp32 in host memory first")                                                         \
     X(RANK_ORDER, rank_order, RANK_ORDER, 0, NULL,                                            \
       "the five axes from the fastest, or cluster, spread, or the letters D, P, T from the "  \
       "slowest", "tensor,context,shard,expert,replica", false, false,                         \

@@ -130,10 +130,12 @@ static void build_attention(const smp_facts *facts, unsigned flags, smp_attentio
         .head_dim = (uint32_t)smp_fact_u64(facts, SMP_FACT_HEAD_DIM),
         .qkv_bias = v[SMP_FACT_QKV_BIAS] > 0,
         .out_bias = v[SMP_FACT_OUT_BIAS] > 0,
-        .qk_norm = v[SMP_FACT_QK_NORM] > 0 || v[SMP_FACT_QK_NORM_WHOLE] > 0,
+        .qk_norm = v[SMP_FACT_QK_NORM] > 0 || v[SMP_FACT_QK_NORM_WHOLE] > 0 ||
+                   v[SMP_FACT_QK_NORM_OWN] > 0,
         .window = flags & LAYER_WINDOW ? (uint32_t)smp_fact_u64(facts, SMP_FACT_WINDOW) : 0,
         .dropout = v[SMP_FACT_ATTENTION_DROPOUT],
         .qk_norm_whole = v[SMP_FACT_QK_NORM_WHOLE] > 0,
+        .qk_norm_own = v[SMP_FACT_QK_NORM_OWN] > 0,
         .no_rope = flags & LAYER_NO_ROPE,
         .sinks = v[SMP_FACT_SINKS] > 0,
         .scale = v[SMP_FACT_QUERY_SCALAR] > 0 ? 1 / sqrt(v[SMP_FACT_QUERY_SCALAR]) : 0,
@@ -268,38 +270,11 @@ static void count_model(smp_model *model)
 static const char *find_not_lowered(const smp_model *model)
 {
     for (uint32_t kind = 0; kind < model->n_kind; kind++) {
-        const smp_block *block = &model->kinds[kind];
-        const smp_attention *attention = &block->attention;
-        const struct {
-            bool has;
-            const char *what;
-        } features[] = {
-            {block->moe.experts > 0, "mixture of experts"},
-            {attention->kv_lora_rank > 0, "multi-head latent attention"},
-            {block->norm_place != SMP_NORM_BEFORE, "norms that are not before their layer"},
-            {block->single_norm, "one norm for attention and MLP"},
-            {attention->qk_norm_whole, "a norm over all heads of q and k"},
-            {attention->sinks, "attention sinks"},
-            {attention->no_rope, "layers without rope among layers with it"},
-            {attention->softcap > 0, "capped attention logits"},
-            {attention->clip > 0, "clipped q, k and v"},
-            {attention->scale > 0, "a scale of the attention logits"},
-        };
-        for (size_t i = 0; i < sizeof features / sizeof features[0]; i++) {
-            if (features[i].has) {
-                return features[i].what;
-            }
+        if (model->kinds[kind].moe.experts > 0) {
+            return "mixture of experts";
         }
     }
-    return model->position == SMP_POSITION_ALIBI           ? "alibi positions"
-           : model->embedding_norm                         ? "a norm after the embedding"
-           : model->embedding_width != model->hidden       ? "a projected embedding"
-           : model->head_bias                              ? "a bias of the head"
-           : model->embedding_scale > 1 || model->embedding_scale < 1
-               ? "a scale of the embedding"
-           : model->logit_scale > 1 || model->logit_scale < 1 ? "a scale of the logits"
-           : model->logit_softcap > 0                      ? "capped logits"
-                                                           : NULL;
+    return NULL;
 }
 
 void smp_model_build(const smp_facts *facts, smp_model *model)

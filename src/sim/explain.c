@@ -6,6 +6,7 @@
 #include "config.h"
 #endif
 
+#include "sim/peaks.h"
 #include "sim/sim.h"
 
 #include "base/numeric.h"
@@ -141,13 +142,39 @@ static void add_detail(smp_text *text, const smp_program *program, const cost_gr
     smp_text_add(text, "\n");
 }
 
+/* What stands behind the number: a fit of measurements, how near, where it does not reach. */
+static void add_evidence(smp_text *text, const smp_cost *cost)
+{
+    if (cost->fit == NULL && !cost->unverified) {
+        return;
+    }
+    smp_text_add(text, "    %s, +- %.1f %%%s%s\n",
+                 cost->fit != NULL ? "fitted" : "formula", 100.0 * cost->spread,
+                 cost->extrapolated ? ", extrapolated beyond the sizes measured" : "",
+                 cost->unverified ? ", unverified" : "");
+}
+
+/* Bytes up to the next blank; of a path too long for a line, up to a slash that fits. */
+static size_t word_length(const char *word, size_t most)
+{
+    const size_t n = strcspn(word, " ");
+    if (n <= most) {
+        return n;
+    }
+    size_t cut = most;
+    while (cut > 0 && word[cut - 1] != '/') {
+        cut--;
+    }
+    return cut > 0 ? cut : most;
+}
+
 /* Words of `words`, wrapped, after `head`. */
 static void add_wrapped(smp_text *text, const char *head, const char *words)
 {
     size_t column = strlen(head);
     smp_text_add(text, "%s", head);
     while (*words) {
-        size_t n = strcspn(words, " ");
+        size_t n = word_length(words, WIDTH - 6);
         if (column + 1 + n > WIDTH) {
             smp_text_add(text, "\n     ");
             column = 5;
@@ -200,8 +227,11 @@ smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream
         }
         smp_text_add(&text, "\n");
         add_detail(&text, program, group);
+        add_evidence(&text, group->cost);
     }
     add_sources(&text, cited, n_cited);
+    smp_text_add(&text, "\n");
+    smp_text_peak_parts(&text, &simulation->report.memory);
     fwrite(text.data, 1, text.length, stream);
     smp_text_free(&text);
     free(groups);

@@ -6,6 +6,7 @@
 #include "config.h"
 #endif
 
+#include "sim/peaks.h"
 #include "sim/sim.h"
 
 #include "base/numeric.h"
@@ -210,6 +211,7 @@ static void out_memory(smp_json_out *out, const smp_memory *m)
         smp_out_u64(out, rows[i].key, rows[i].bytes);
     }
     smp_out_end_object(out);
+    smp_out_peaks(out, m);
     smp_out_end_object(out);
 }
 
@@ -292,6 +294,7 @@ smp_status smp_simulation_print(const smp_simulation *simulation, bool json, FIL
         text_step(&text, simulation);
         text_time(&text, simulation);
         text_memory(&text, simulation);
+        smp_text_peaks(&text, &simulation->report.memory);
         text_settings(&text, &simulation->job->settings);
         text_notes(&text, simulation);
     }

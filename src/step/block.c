@@ -12,14 +12,15 @@
 
 #include <string.h>
 
-#define NAMES(n) (smp_names){ n, n ".again", n ".dx", n ".dw", n ".regather" }
+#define NAMES(n) (smp_names){ n, n ".again", n ".dx", n ".dw", n ".regather", n ".dx.add" }
 #define TENSOR(g, n, bytes) add_tensor((g), n, "d." n, (bytes))
 
 typedef struct sizes {
     const smp_lowering *low;
     const smp_block *block;
     uint64_t e;                 /* bytes of an element in compute precision */
-    uint64_t heads, kv_heads, head_dim, ffn; /* of this rank */
+    uint64_t heads, kv_heads, head_dim, v_dim, ffn; /* of this rank */
+    uint64_t copies;            /* ranks that hold the same key-value head */
     uint64_t rotated;
 } sizes;
 
@@ -55,6 +56,7 @@ static smp_node *add_node(smp_graph *g, uint32_t op, smp_names names, uint8_t in
     node->names = names;
     node->in[0] = in0;
     node->in[1] = in1;
+    node->in[2] = SMP_NO_TENSOR;
     node->out[0] = out0;
     node->out[1] = out1;
     node->weight = node->bias = SMP_ROLES;
@@ -79,26 +81,38 @@ static bool block_has(const smp_block *block, smp_role role)
     return false;
 }
 
-static uint8_t add_norm(smp_graph *g, const sizes *s, smp_names names, uint8_t x, uint8_t y,
-                        smp_role weight)
+/* A norm of the first `width` elements of each row; what is behind them is copied. */
+static uint8_t add_part_norm(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
+                             uint8_t y, smp_role weight, uint64_t width, uint64_t tail)
 {
     smp_node *node = add_node(g, SMP_OP_NORM, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
 
     node->weight = weight;
     node->n_weight = 1;
+    set_dims(node, s->low->rows, width, (uint64_t)s->block->norm, tail, 0, 0);
+    return y;
+}
+
+/* A norm of a tensor like the residual, with its bias where it has one. */
+static uint8_t add_norm(smp_graph *g, const sizes *s, smp_names names, const char *name,
+                        const char *grad, uint8_t x, smp_role weight)
+{
+    uint64_t elems = smp_mul(s->low->rows, s->low->hidden);
+    uint8_t y = add_tensor(g, name, grad, smp_mul(elems, s->e));
+
+    add_part_norm(g, s, names, x, y, weight, s->low->hidden, 0);
     if (block_has(s->block, (smp_role)(weight + 1))) {
-        node->bias = (smp_role)(weight + 1);
-        node->n_bias = 1;
+        g->nodes[g->n_node - 1].bias = (smp_role)(weight + 1);
+        g->nodes[g->n_node - 1].n_bias = 1;
     }
-    set_dims(node, s->low->rows, s->low->hidden, (uint64_t)s->block->norm, 0, 0, 0);
     return y;
 }
 
 /* The input of a column parallel product: every rank needs all tokens. */
 static uint8_t add_spread(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                          const char *name, const char *grad)
+                          const char *name, const char *grad, uint64_t width)
 {
-    uint64_t elems = smp_mul(s->low->tokens, s->low->hidden);
+    uint64_t elems = smp_mul(s->low->tokens, width);
     uint8_t y;
     smp_node *node;
 
@@ -107,6 +121,7 @@ static uint8_t add_spread(smp_graph *g, const sizes *s, smp_names names, uint8_t
     }
     if (!s->low->sequence) {
         y = add_alias(g, x);
+        g->tensors[y].grad_name = grad;
         node = add_node(g, SMP_NODE_FORK, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
     } else {
         y = add_tensor(g, name, grad, smp_mul(elems, s->e));
@@ -117,15 +132,22 @@ static uint8_t add_spread(smp_graph *g, const sizes *s, smp_names names, uint8_t
     return y;
 }
 
-static uint8_t add_matmul(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                          uint8_t y, smp_role weight, uint8_t n, uint64_t out, uint64_t in)
+/* The same product on `rows` tokens; `row` as in the operation's dims. */
+static uint8_t add_product(smp_graph *g, smp_names names, uint8_t x, uint8_t y,
+                           smp_role weight, uint8_t n, const uint64_t mnk[3], uint64_t row)
 {
     smp_node *node = add_node(g, SMP_OP_MATMUL, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
 
     node->weight = weight;
     node->n_weight = n;
-    set_dims(node, s->low->tokens, out, in, 0, 0, 0);
+    set_dims(node, mnk[0], mnk[1], mnk[2], row, 0, 0);
     return y;
+}
+
+static uint8_t add_matmul(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
+                          uint8_t y, smp_role weight, uint8_t n, uint64_t out, uint64_t in)
+{
+    return add_product(g, names, x, y, weight, n, (uint64_t[]){ s->low->tokens, out, in }, 0);
 }
 
 static void set_bias(smp_graph *g, const sizes *s, smp_role bias, uint8_t n)
@@ -136,36 +158,41 @@ static void set_bias(smp_graph *g, const sizes *s, smp_role bias, uint8_t n)
     }
 }
 
-/* The sum of a row parallel product over the tensor group; its bias is added once, after. */
-static uint8_t add_reduction(smp_graph *g, const sizes *s, const smp_names names[2],
-                             uint8_t x, const char *name, const char *grad, smp_role bias)
+/* A bias after a reduction, in place. */
+static uint8_t add_bias(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
+                        smp_role bias)
 {
-    uint64_t elems = smp_mul(s->low->tokens, s->low->hidden);
-    uint8_t y = x, z;
+    uint8_t y;
     smp_node *node;
 
-    if (s->low->tensor == 1) {
-        set_bias(g, s, bias, 1);
+    if (!block_has(s->block, bias)) {
         return x;
     }
-    if (s->low->sequence) {
-        y = add_tensor(g, name, grad, smp_mul(smp_mul(s->low->rows, s->low->hidden), s->e));
-        node = add_node(g, SMP_OP_REDUCE_SCATTER, names[0], x, SMP_NO_TENSOR, y,
-                        SMP_NO_TENSOR);
-    } else {
-        y = add_alias(g, x);
-        node = add_node(g, SMP_OP_ALL_REDUCE, names[0], x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-    }
-    set_dims(node, elems, 0, 0, 0, 0, 0);
-    if (!block_has(s->block, bias)) {
-        return y;
-    }
-    z = add_alias(g, y);
-    node = add_node(g, SMP_OP_BIAS, names[1], y, SMP_NO_TENSOR, z, SMP_NO_TENSOR);
+    y = add_alias(g, x);
+    node = add_node(g, SMP_OP_BIAS, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
     node->bias = bias;
     node->n_bias = 1;
     set_dims(node, s->low->rows, s->low->hidden, 0, 0, 0, 0);
-    return z;
+    return y;
+}
+
+/* The sum over the tensor group of what each of its ranks has a part of. */
+static uint8_t add_sum(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
+                       const char *name, const char *grad)
+{
+    uint64_t elems = smp_mul(s->low->tokens, s->low->hidden);
+    uint8_t y;
+    smp_node *node;
+
+    if (s->low->sequence) {
+        y = add_tensor(g, name, grad, smp_mul(smp_mul(s->low->rows, s->low->hidden), s->e));
+        node = add_node(g, SMP_OP_REDUCE_SCATTER, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
+    } else {
+        y = add_alias(g, x);
+        node = add_node(g, SMP_OP_ALL_REDUCE, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
+    }
+    set_dims(node, elems, 0, 0, 0, 0, 0);
+    return y;
 }
 
 /* Of the residual's rows, or of the probabilities [batch, heads, seq, seq] of this rank. */
@@ -203,6 +230,15 @@ static void set_attention_dims(smp_node *node, const sizes *s)
 {
     set_dims(node, s->low->batch, s->low->seq, s->heads, s->kv_heads, s->head_dim,
              s->block->attention.window);
+    node->dims[6] = s->v_dim == s->head_dim ? 0 : s->v_dim;
+}
+
+static void set_sinks(smp_node *node, const sizes *s)
+{
+    if (s->block->attention.sinks) {
+        node->bias = SMP_ROLE_SINKS;
+        node->n_bias = 1;
+    }
 }
 
 /* Scores, softmax, dropout and values as matrices in memory. */
@@ -220,6 +256,8 @@ static uint8_t add_naive(smp_graph *g, const sizes *s, uint8_t qkv, uint8_t y)
     set_dims(add_node(g, SMP_OP_SOFTMAX, NAMES("attention.softmax"), scores, SMP_NO_TENSOR,
                       p, SMP_NO_TENSOR),
              rows, s->low->seq, s->block->attention.window, 0, 0, 0);
+    set_sinks(&g->nodes[g->n_node - 1], s);
+    g->nodes[g->n_node - 1].needs_input = s->block->attention.softcap > 0;
     if (s->block->attention.dropout > 0) {
         uint8_t dropped = TENSOR(g, "attention.dropped", elems * s->e);
         uint8_t mask = TENSOR(g, "attention.mask", elems);
@@ -239,7 +277,7 @@ static uint8_t add_naive(smp_graph *g, const sizes *s, uint8_t qkv, uint8_t y)
 
 static uint8_t add_core(smp_graph *g, const sizes *s, uint8_t qkv)
 {
-    uint64_t elems = smp_mul(s->low->tokens, s->heads * s->head_dim);
+    uint64_t elems = smp_mul(s->low->tokens, s->heads * s->v_dim);
     uint8_t y = TENSOR(g, "attention.y", elems * s->e), lse;
     smp_node *node;
 
@@ -249,61 +287,196 @@ static uint8_t add_core(smp_graph *g, const sizes *s, uint8_t qkv)
     lse = TENSOR(g, "attention.lse", smp_mul(s->low->tokens, s->heads * 4));
     node = add_node(g, SMP_OP_ATTENTION, NAMES("attention.core"), qkv, SMP_NO_TENSOR, y, lse);
     set_attention_dims(node, s);
+    set_sinks(node, s);
     node->flags = SMP_FLAG_CAUSAL;
     node->core = true;
     return y;
 }
 
-/* From the normed input to the summed output, before dropout. */
-static uint8_t add_attention(smp_graph *g, const sizes *s, uint8_t x)
+static void set_qk_dims(smp_node *node, const sizes *s)
 {
-    uint64_t width = (s->heads + 2 * s->kv_heads) * s->head_dim, tokens = s->low->tokens;
-    uint8_t qkv, y;
+    const smp_attention *a = &s->block->attention;
+    smp_qk_form form = a->qk_norm_whole ? SMP_QK_WHOLE
+                       : a->qk_norm_own ? SMP_QK_OWN
+                                        : SMP_QK_SHARED;
+
+    set_dims(node, s->low->tokens, s->heads, s->kv_heads, s->head_dim,
+             (uint64_t)s->block->norm, (uint64_t)form);
+    if (form == SMP_QK_WHOLE) {
+        node->dims[6] = s->copies;
+        node->dims[7] = s->low->tensor;
+    }
+}
+
+/* A norm over all heads takes its sums over the tensor group: 8 bytes a token. */
+static uint8_t add_qk_stats(smp_graph *g, const sizes *s, uint8_t qkv)
+{
+    uint8_t stats, summed;
     smp_node *node;
 
-    x = add_spread(g, s, NAMES("attention.spread"), x, "attention.in", "d.attention.in");
-    qkv = TENSOR(g, "attention.qkv", smp_mul(tokens, width * s->e));
+    if (!s->block->attention.qk_norm_whole || s->low->tensor == 1) {
+        return SMP_NO_TENSOR;
+    }
+    stats = TENSOR(g, "attention.stats", smp_mul(s->low->tokens, 8));
+    node = add_node(g, SMP_OP_QK_STATS, NAMES("attention.qk_stats"), qkv, SMP_NO_TENSOR,
+                    stats, SMP_NO_TENSOR);
+    set_qk_dims(node, s);
+    summed = add_alias(g, stats);
+    node = add_node(g, SMP_OP_ALL_REDUCE, NAMES("attention.qk_sum"), stats, SMP_NO_TENSOR,
+                    summed, SMP_NO_TENSOR);
+    node->fp32 = true;
+    set_dims(node, smp_mul(s->low->tokens, 2), 0, 0, 0, 0, 0);
+    /* As with what the norm keeps: qkv is made again, or not, with its sums. */
+    g->tensors[stats].producer = g->tensors[summed].producer = g->tensors[qkv].producer;
+    return summed;
+}
+
+static uint8_t add_qk_norm(smp_graph *g, const sizes *s, uint8_t qkv)
+{
+    uint64_t width = (s->heads + s->kv_heads) * s->head_dim;
+    uint8_t stats = add_qk_stats(g, s, qkv);
+    uint8_t raw = TENSOR(g, "attention.raw", smp_mul(s->low->tokens, width * s->e));
+    uint8_t normed = add_alias(g, qkv);
+    smp_node *node = add_node(g, SMP_OP_QK_NORM, NAMES("attention.qk_norm"), qkv, stats,
+                              normed, raw);
+
+    /* What it keeps was in qkv, and goes with it. */
+    g->tensors[raw].producer = g->tensors[qkv].producer;
+    node->weight = SMP_ROLE_Q_NORM_W;
+    if (block_has(s->block, SMP_ROLE_Q_NORM_B)) {
+        node->bias = SMP_ROLE_Q_NORM_B;
+    }
+    set_qk_dims(node, s);
+    return normed;
+}
+
+static uint8_t add_clip(smp_graph *g, const sizes *s, uint8_t qkv, uint64_t elems)
+{
+    uint8_t mask = TENSOR(g, "attention.clip_mask", elems), clipped = add_alias(g, qkv);
+    smp_node *node = add_node(g, SMP_OP_CLIP, NAMES("attention.clip"), qkv, SMP_NO_TENSOR,
+                              clipped, mask);
+
+    (void)s;
+    g->tensors[mask].producer = g->tensors[qkv].producer;
+    set_dims(node, elems, 0, 0, 0, 0, 0);
+    return clipped;
+}
+
+/* q, k and v of a token beside each other, from one product. */
+static uint8_t add_qkv(smp_graph *g, const sizes *s, uint8_t x)
+{
+    uint64_t width = (s->heads + 2 * s->kv_heads) * s->head_dim, tokens = s->low->tokens;
+    uint8_t qkv = TENSOR(g, "attention.qkv", smp_mul(tokens, width * s->e)), turned;
+    smp_node *node;
+
     add_matmul(g, s, NAMES("attention.qkv"), x, qkv, SMP_ROLE_Q_W, 3, width, s->low->hidden);
     set_bias(g, s, SMP_ROLE_Q_B, 3);
+    if (s->block->attention.clip > 0) {
+        qkv = add_clip(g, s, qkv, smp_mul(tokens, width));
+    }
     if (s->block->attention.qk_norm) {
-        uint64_t heads = (s->heads + s->kv_heads) * s->head_dim;
-        uint8_t raw = TENSOR(g, "attention.raw", smp_mul(tokens, heads * s->e));
-        uint8_t normed = add_alias(g, qkv);
-
-        /* What it keeps was in qkv, and goes with it. */
-        g->tensors[raw].producer = g->tensors[qkv].producer;
-        node = add_node(g, SMP_OP_QK_NORM, NAMES("attention.qk_norm"), qkv, SMP_NO_TENSOR,
-                        normed, raw);
-        node->weight = SMP_ROLE_Q_NORM_W;
-        set_dims(node, tokens, s->heads, s->kv_heads, s->head_dim, 0, 0);
-        qkv = normed;
+        qkv = add_qk_norm(g, s, qkv);
     }
-    if (s->rotated > 0) {
-        uint8_t turned = add_alias(g, qkv);
-
-        node = add_node(g, SMP_OP_ROPE, NAMES("attention.rope"), qkv, SMP_NO_TENSOR, turned,
-                        SMP_NO_TENSOR);
-        set_dims(node, tokens, s->heads, s->kv_heads, s->head_dim, s->rotated, s->low->seq);
-        qkv = turned;
+    if (s->rotated == 0) {
+        return qkv;
     }
-    y = add_core(g, s, qkv);
-    x = TENSOR(g, "attention.o", smp_mul(smp_mul(tokens, s->low->hidden), s->e));
-    add_matmul(g, s, NAMES("attention.o"), y, x, SMP_ROLE_O_W, 1, s->low->hidden,
-               s->heads * s->head_dim);
-    return add_reduction(g, s,
-                         (smp_names[]){ NAMES("attention.sum"), NAMES("attention.bias") }, x,
-                         "attention.out", "d.attention.out", SMP_ROLE_O_B);
+    turned = add_alias(g, qkv);
+    node = add_node(g, SMP_OP_ROPE, NAMES("attention.rope"), qkv, SMP_NO_TENSOR, turned,
+                    SMP_NO_TENSOR);
+    set_dims(node, tokens, s->heads, s->kv_heads, s->head_dim, s->rotated, s->low->seq);
+    return turned;
+}
+
+/* ---- latent attention ---- */
+
+/* q through its latent: down and norm on the rank's own rows, as each rank has the whole
+ * weights; only the latent goes to all ranks.  Without a latent, one column parallel product
+ * [DeepSeek-V2, 2024, sec. 2.1.2]. */
+static uint8_t add_latent_q(smp_graph *g, const sizes *s, uint8_t x)
+{
+    uint64_t rank = s->block->attention.q_lora_rank, tokens = s->low->tokens;
+    uint64_t width = s->heads * s->head_dim, rows = s->low->rows;
+    uint8_t q, down, normed;
+
+    if (rank == 0) {
+        x = add_spread(g, s, NAMES("attention.spread"), x, "attention.in", "d.attention.in",
+                       s->low->hidden);
+        q = TENSOR(g, "attention.q", smp_mul(tokens, width * s->e));
+        return add_matmul(g, s, NAMES("attention.q"), x, q, SMP_ROLE_Q_W, 1, width,
+                          s->low->hidden);
+    }
+    down = TENSOR(g, "attention.q_down", smp_mul(rows, rank * s->e));
+    add_product(g, NAMES("attention.q_down"), x, down, SMP_ROLE_Q_DOWN_W, 1,
+                (uint64_t[]){ rows, rank, s->low->hidden }, 0);
+    set_bias(g, s, SMP_ROLE_Q_DOWN_B, 1);
+    normed = TENSOR(g, "attention.q_latent", smp_mul(rows, rank * s->e));
+    add_part_norm(g, s, NAMES("attention.q_norm"), down, normed, SMP_ROLE_Q_DOWN_NORM_W, rank,
+                  0);
+    normed = add_spread(g, s, NAMES("attention.q_spread"), normed, "attention.q_latents",
+                        "d.attention.q_latents", rank);
+    q = TENSOR(g, "attention.q", smp_mul(tokens, width * s->e));
+    return add_matmul(g, s, NAMES("attention.q_up"), normed, q, SMP_ROLE_Q_UP_W, 1, width,
+                      rank);
+}
+
+/* The latent of k and v with k's rope part behind it, which takes no part in the norm. */
+static uint8_t add_kv_latent(smp_graph *g, const sizes *s, uint8_t x)
+{
+    const smp_attention *a = &s->block->attention;
+    uint64_t width = (uint64_t)a->kv_lora_rank + a->qk_rope_dim, rows = s->low->rows;
+    uint8_t down = TENSOR(g, "attention.kv_down", smp_mul(rows, width * s->e)), normed;
+
+    add_product(g, NAMES("attention.kv_down"), x, down, SMP_ROLE_KV_DOWN_W, 1,
+                (uint64_t[]){ rows, width, s->low->hidden }, 0);
+    set_bias(g, s, SMP_ROLE_KV_DOWN_B, 1);
+    normed = TENSOR(g, "attention.kv_latent", smp_mul(rows, width * s->e));
+    add_part_norm(g, s, NAMES("attention.kv_norm"), down, normed, SMP_ROLE_KV_DOWN_NORM_W,
+                  a->kv_lora_rank, a->qk_rope_dim);
+    return add_spread(g, s, NAMES("attention.kv_spread"), normed, "attention.kv_latents",
+                      "d.attention.kv_latents", width);
+}
+
+static uint8_t add_latent_qkv(smp_graph *g, const sizes *s, uint8_t x)
+{
+    const smp_attention *a = &s->block->attention;
+    uint64_t row = (uint64_t)a->kv_lora_rank + a->qk_rope_dim, tokens = s->low->tokens;
+    uint64_t wide = s->heads * (a->qk_nope_dim + s->v_dim);
+    uint64_t width = s->heads * (2 * s->head_dim + s->v_dim);
+    uint8_t q = add_latent_q(g, s, x), latent = add_kv_latent(g, s, x), kv, qkv;
+    smp_node *node;
+
+    kv = TENSOR(g, "attention.kv", smp_mul(tokens, wide * s->e));
+    add_product(g, NAMES("attention.kv_up"), latent, kv, SMP_ROLE_KV_UP_W, 1,
+                (uint64_t[]){ tokens, wide, a->kv_lora_rank }, row);
+    qkv = TENSOR(g, "attention.qkv", smp_mul(tokens, width * s->e));
+    node = add_node(g, SMP_OP_LATENT, NAMES("attention.join"), q, kv, qkv, SMP_NO_TENSOR);
+    node->in[2] = latent;
+    set_dims(node, tokens, s->heads, a->qk_nope_dim, a->qk_rope_dim, s->v_dim, s->low->seq);
+    node->dims[6] = row;
+    return qkv;
+}
+
+/* ---- branches ---- */
+
+/* From the normed input to this rank's part of the output. */
+static uint8_t add_attention(smp_graph *g, const sizes *s, uint8_t x)
+{
+    uint8_t y;
+
+    y = add_core(g, s, s->block->attention.kv_lora_rank > 0 ? add_latent_qkv(g, s, x)
+                                                            : add_qkv(g, s, x));
+    x = TENSOR(g, "attention.o", smp_mul(smp_mul(s->low->tokens, s->low->hidden), s->e));
+    return add_matmul(g, s, NAMES("attention.o"), y, x, SMP_ROLE_O_W, 1, s->low->hidden,
+                      s->heads * s->v_dim);
 }
 
 static uint8_t add_mlp(smp_graph *g, const sizes *s, uint8_t x)
 {
     const smp_mlp *mlp = &s->block->mlp;
     uint64_t elems = smp_mul(s->low->tokens, s->ffn), wide = mlp->gated ? 2 : 1;
-    uint8_t up, y;
+    uint8_t up = TENSOR(g, "mlp.up", smp_mul(elems, wide * s->e)), y;
     smp_node *node;
 
-    x = add_spread(g, s, NAMES("mlp.spread"), x, "mlp.in", "d.mlp.in");
-    up = TENSOR(g, "mlp.up", smp_mul(elems, wide * s->e));
     add_matmul(g, s, NAMES("mlp.up"), x, up, mlp->gated ? SMP_ROLE_GATE_W : SMP_ROLE_UP_W,
                (uint8_t)wide, s->ffn * wide, s->low->hidden);
     set_bias(g, s, mlp->gated ? SMP_ROLE_GATE_B : SMP_ROLE_UP_B, (uint8_t)wide);
@@ -316,9 +489,38 @@ static uint8_t add_mlp(smp_graph *g, const sizes *s, uint8_t x)
         set_dims(node, elems, (uint64_t)mlp->activation, 0, 0, 0, 0);
     }
     x = TENSOR(g, "mlp.down", smp_mul(smp_mul(s->low->tokens, s->low->hidden), s->e));
-    add_matmul(g, s, NAMES("mlp.down"), y, x, SMP_ROLE_DOWN_W, 1, s->low->hidden, s->ffn);
-    return add_reduction(g, s, (smp_names[]){ NAMES("mlp.sum"), NAMES("mlp.bias") }, x,
-                         "mlp.out", "d.mlp.out", SMP_ROLE_DOWN_B);
+    return add_matmul(g, s, NAMES("mlp.down"), y, x, SMP_ROLE_DOWN_W, 1, s->low->hidden,
+                      s->ffn);
+}
+
+/* What a column parallel product of a branch reads; latent attention has its own way. */
+static uint8_t spread_branch(smp_graph *g, const sizes *s, bool attention, uint8_t x)
+{
+    if (!attention) {
+        return add_spread(g, s, NAMES("mlp.spread"), x, "mlp.in", "d.mlp.in", s->low->hidden);
+    }
+    if (s->block->attention.kv_lora_rank > 0) {
+        return x;
+    }
+    return add_spread(g, s, NAMES("attention.spread"), x, "attention.in", "d.attention.in",
+                      s->low->hidden);
+}
+
+/* The product that ends a branch, summed over the tensor group, with its bias added once. */
+static uint8_t end_branch(smp_graph *g, const sizes *s, bool attention, uint8_t x)
+{
+    smp_role bias = attention ? SMP_ROLE_O_B : SMP_ROLE_DOWN_B;
+
+    if (s->low->tensor == 1) {
+        set_bias(g, s, bias, 1);
+        return x;
+    }
+    if (attention) {
+        x = add_sum(g, s, NAMES("attention.sum"), x, "attention.out", "d.attention.out");
+        return add_bias(g, s, NAMES("attention.bias"), x, bias);
+    }
+    x = add_sum(g, s, NAMES("mlp.sum"), x, "mlp.out", "d.mlp.out");
+    return add_bias(g, s, NAMES("mlp.bias"), x, bias);
 }
 
 /* Dropout of a branch before it joins the residual. */
@@ -349,39 +551,114 @@ static void measure(const smp_lowering *low, const smp_block *block, sizes *s)
     s->heads = block->attention.heads / low->tensor;
     s->kv_heads = smp_local_kv_heads(block->attention.kv_heads, low->tensor);
     s->head_dim = block->attention.head_dim;
+    s->copies = s->kv_heads * low->tensor / block->attention.kv_heads;
+    s->v_dim = s->head_dim;
+    if (block->attention.kv_lora_rank > 0) {
+        s->kv_heads = s->heads;
+        s->head_dim = (uint64_t)block->attention.qk_nope_dim + block->attention.qk_rope_dim;
+        s->v_dim = block->attention.v_head_dim;
+    }
     s->ffn = block->mlp.ffn / low->tensor;
     s->rotated = 0;
-    if (low->model->position == SMP_POSITION_ROPE) {
+    if (low->model->position == SMP_POSITION_ROPE && !block->attention.no_rope) {
         s->rotated = (uint64_t)((double)s->head_dim * low->model->rotary_frac);
     }
 }
 
-static void add_nodes(smp_graph *g, const sizes *s)
+static uint8_t add_total(smp_graph *g, const sizes *s, bool attention, uint8_t x, uint8_t y)
 {
     uint64_t bytes = smp_mul(smp_mul(s->low->rows, s->low->hidden), s->e);
-    uint8_t x = TENSOR(g, "x", bytes), n1, n2 = SMP_NO_TENSOR, mid, out, branch;
+    uint8_t out;
+
+    if (s->block->norm_place != SMP_NORM_AFTER_RESIDUAL) {
+        out = attention ? TENSOR(g, "mid", bytes) : TENSOR(g, "out", bytes);
+        return attention ? add_residual(g, s, NAMES("attention.add"), x, y, out)
+                         : add_residual(g, s, NAMES("mlp.add"), x, y, out);
+    }
+    out = attention ? TENSOR(g, "attention.total", bytes) : TENSOR(g, "mlp.total", bytes);
+    g->tensors[out].residual = attention;
+    if (attention) {
+        add_residual(g, s, NAMES("attention.add"), x, y, out);
+        return add_norm(g, s, NAMES("norm1"), "norm1", "d.norm1", out, SMP_ROLE_NORM1_W);
+    }
+    add_residual(g, s, NAMES("mlp.add"), x, y, out);
+    return add_norm(g, s, NAMES("norm2"), "norm2", "d.norm2", out, SMP_ROLE_NORM2_W);
+}
+
+/* x + f(x), with norms where the block has them. */
+static uint8_t add_branch(smp_graph *g, const sizes *s, bool attention, uint8_t x)
+{
+    smp_norm_place norms = s->block->norm_place;
+    uint8_t y = x;
+
+    if (norms == SMP_NORM_BEFORE || norms == SMP_NORM_AROUND) {
+        y = attention
+                ? add_norm(g, s, NAMES("norm1"), "norm1", "d.norm1", x, SMP_ROLE_NORM1_W)
+                : add_norm(g, s, NAMES("norm2"), "norm2", "d.norm2", x, SMP_ROLE_NORM2_W);
+    }
+    y = spread_branch(g, s, attention, y);
+    y = attention ? add_attention(g, s, y) : add_mlp(g, s, y);
+    y = end_branch(g, s, attention, y);
+    if (norms == SMP_NORM_AFTER || norms == SMP_NORM_AROUND) {
+        y = attention ? add_norm(g, s, NAMES("post_norm1"), "post_norm1", "d.post_norm1", y,
+                                 SMP_ROLE_POST_NORM1_W)
+                      : add_norm(g, s, NAMES("post_norm2"), "post_norm2", "d.post_norm2", y,
+                                 SMP_ROLE_POST_NORM2_W);
+    }
+    return add_total(g, s, attention, x, add_branch_dropout(g, s, attention, y));
+}
+
+/* The parts of both branches are added before they are summed over the tensor group: one
+ * reduction instead of two.  Dropout of each branch needs each sum, and forbids it. */
+static uint8_t add_joint_end(smp_graph *g, const sizes *s, uint8_t x, uint8_t a, uint8_t m)
+{
+    uint64_t elems = smp_mul(s->low->tokens, s->low->hidden);
+    uint8_t y = TENSOR(g, "branches", smp_mul(elems, s->e)), out;
+
+    set_dims(add_node(g, SMP_OP_ADD, NAMES("branches.join"), a, m, y, SMP_NO_TENSOR), elems,
+             0, 0, 0, 0, 0);
+    y = add_sum(g, s, NAMES("branches.sum"), y, "branches.out", "d.branches.out");
+    y = add_bias(g, s, NAMES("attention.bias"), y, SMP_ROLE_O_B);
+    y = add_bias(g, s, NAMES("mlp.bias"), y, SMP_ROLE_DOWN_B);
+    out = TENSOR(g, "out", smp_mul(smp_mul(s->low->rows, s->low->hidden), s->e));
+    return add_residual(g, s, NAMES("mlp.add"), x, y, out);
+}
+
+/* x + attention(norm1 x) + mlp(norm2 x), or with one norm for both.  Both norms first:
+ * backward adds their gradients to that of the residual, which both branches must have read
+ * by then. */
+static uint8_t add_parallel(smp_graph *g, const sizes *s, uint8_t x)
+{
+    uint8_t n1 = add_norm(g, s, NAMES("norm1"), "norm1", "d.norm1", x, SMP_ROLE_NORM1_W);
+    uint8_t n2 = n1, a, m;
+
+    if (!s->block->single_norm) {
+        n2 = add_norm(g, s, NAMES("norm2"), "norm2", "d.norm2", x, SMP_ROLE_NORM2_W);
+    }
+    n1 = spread_branch(g, s, true, n1);
+    a = add_attention(g, s, n1);
+    if (s->low->tensor > 1 && s->block->residual_dropout <= 0) {
+        m = s->block->single_norm ? n1 : spread_branch(g, s, false, n2);
+        return add_joint_end(g, s, x, a, add_mlp(g, s, m));
+    }
+    a = add_branch_dropout(g, s, true, end_branch(g, s, true, a));
+    x = add_total(g, s, true, x, a);
+    m = s->block->single_norm ? n1 : spread_branch(g, s, false, n2);
+    m = end_branch(g, s, false, add_mlp(g, s, m));
+    return add_total(g, s, false, x, add_branch_dropout(g, s, false, m));
+}
+
+static void add_nodes(smp_graph *g, const sizes *s)
+{
+    uint8_t x = TENSOR(g, "x", smp_mul(smp_mul(s->low->rows, s->low->hidden), s->e));
 
     g->input = x;
     g->tensors[x].producer = SMP_NO_TENSOR;
-    n1 = TENSOR(g, "norm1", bytes);
-    add_norm(g, s, NAMES("norm1"), x, n1, SMP_ROLE_NORM1_W);
     if (s->block->parallel_residual) {
-        /* Both norms first: backward adds their gradients to that of the residual, which
-         * both branches must have read by then. */
-        n2 = TENSOR(g, "norm2", bytes);
-        add_norm(g, s, NAMES("norm2"), x, n2, SMP_ROLE_NORM2_W);
+        g->output = add_parallel(g, s, x);
+    } else {
+        g->output = add_branch(g, s, false, add_branch(g, s, true, x));
     }
-    branch = add_branch_dropout(g, s, true, add_attention(g, s, n1));
-    mid = TENSOR(g, "mid", bytes);
-    add_residual(g, s, NAMES("attention.add"), x, branch, mid);
-    if (!s->block->parallel_residual) {
-        n2 = TENSOR(g, "norm2", bytes);
-        add_norm(g, s, NAMES("norm2"), mid, n2, SMP_ROLE_NORM2_W);
-    }
-    branch = add_branch_dropout(g, s, false, add_mlp(g, s, n2));
-    out = TENSOR(g, "out", bytes);
-    add_residual(g, s, NAMES("mlp.add"), mid, branch, out);
-    g->output = out;
 }
 
 /* Marks what the gradient of a node reads, besides gradients and parameters. */
@@ -408,8 +685,13 @@ static void mark_needs(smp_graph *g, const smp_node *node)
         break;
     case SMP_OP_SOFTMAX:
         need[0] = node->out[0];
+        need[1] = node->needs_input ? node->in[0] : SMP_NO_TENSOR;
         break;
     case SMP_OP_QK_NORM:
+        need[0] = node->out[1];
+        need[1] = node->in[1];
+        break;
+    case SMP_OP_CLIP:
     case SMP_OP_DROPOUT:
         need[0] = node->out[1];
         break;
@@ -471,7 +753,7 @@ static void mark_again(smp_graph *g)
                 g->again[i] |= t->needed && !smp_graph_keeps(g, node->out[k]);
             }
         }
-        for (int k = 0; k < 2 && g->again[i]; k++) {
+        for (int k = 0; k < 3 && g->again[i]; k++) {
             if (node->in[k] != SMP_NO_TENSOR) {
                 g->tensors[g->tensors[node->in[k]].storage].needed = true;
             }

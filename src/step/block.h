@@ -18,15 +18,17 @@ enum { SMP_NO_TENSOR = 255, SMP_MAX_TENSORS = 48 };
 enum { SMP_NODE_FORK = SMP_OPS };
 
 /* The tasks that a node becomes. */
-typedef struct smp_names { const char *forward, *again, *dx, *dw, *regather; } smp_names;
+typedef struct smp_names { const char *forward, *again, *dx, *dw, *regather, *add; } smp_names;
 
 typedef struct smp_node {
     uint16_t op;
     smp_names names;
-    uint8_t in[2], out[2];     /* tensors, SMP_NO_TENSOR where there is none */
+    uint8_t in[3], out[2];     /* tensors, SMP_NO_TENSOR where there is none */
     smp_role weight, bias;     /* the first of those it uses, SMP_ROLES: none */
     uint8_t n_weight, n_bias;  /* adjacent parameters that make one operand */
     uint8_t flags;
+    bool needs_input;          /* its gradient reads its input as well */
+    bool fp32;                 /* works on fp32, whatever the precision */
     bool core;                 /* of the attention itself: what selective:attention drops */
     bool dropped;              /* by the block's checkpointing mode, where that is by node */
     uint64_t dims[SMP_MAX_DIMS];
@@ -41,6 +43,8 @@ typedef struct smp_tensor {
     bool needed;               /* by backward; of storages only */
     smp_ref at, grad;
     bool has_grad;
+    bool residual;             /* its gradient is the residual's, as the output's is */
+    bool regathered;           /* since backward began */
 } smp_tensor;
 
 typedef struct smp_graph {

@@ -5,9 +5,22 @@
  *
  * Forward, per token (FMA = 2): q 2 h a d; k and v 4 h kv d; o 2 a d h; attention core over
  * the causal half: 2 s a d (with a window of w < s: 4 (w - w^2/(2 s)) a d); MLP 4 h f, gated
- * 6 h f; logits 2 h V.  Backward is twice forward.
+ * 6 h f; logits 2 h V.  Latent attention: q 2 h r + 2 r a (n + p) through a latent of r, else
+ * 2 h a (n + p); k and v 2 h (c + p) + 2 c a (n + v); core s a (n + p + v); o 2 a v h, with n, p
+ * the parts of a head without and with rope, c the latent of k and v.  A table narrower than h
+ * has projections of 2 h w each way and logits of 2 w V.  Backward is twice forward.
  */
 #include "step/lower.h"
+
+static double latent_flops(const smp_attention *a, double h, double keys)
+{
+    double qk = (double)a->qk_nope_dim + a->qk_rope_dim, heads = a->heads, v = a->v_head_dim;
+    double q = a->q_lora_rank > 0 ? (h + heads * qk) * a->q_lora_rank : h * heads * qk;
+    double kv = h * ((double)a->kv_lora_rank + a->qk_rope_dim)
+                + a->kv_lora_rank * heads * (a->qk_nope_dim + v);
+
+    return 2 * (q + kv + heads * v * h + keys * heads * (qk + v));
+}
 
 static double block_flops(const smp_model *model, const smp_block *block, double seq)
 {
@@ -16,17 +29,25 @@ static double block_flops(const smp_model *model, const smp_block *block, double
     double kvd = (double)a->kv_heads * a->head_dim, f = (double)block->mlp.ffn;
     double window = a->window > 0 && a->window < seq ? (double)a->window : seq;
     double keys = window - window * window / (2 * seq); /* mean number a query sees */
+    double attention = 4 * h * ad + 4 * h * kvd + 4 * keys * ad;
 
-    return 4 * h * ad + 4 * h * kvd + 4 * keys * ad + (block->mlp.gated ? 6 : 4) * h * f;
+    if (a->kv_lora_rank > 0) {
+        attention = latent_flops(a, h, keys);
+    }
+    return attention + (block->mlp.gated ? 6 : 4) * h * f;
 }
 
 double smp_model_flops(const smp_job *job)
 {
     const smp_model *model = job->model;
-    double seq = (double)job->batch.seq_len;
+    double seq = (double)job->batch.seq_len, h = (double)model->hidden;
     double tokens = seq * (double)job->batch.global_batch;
-    double forward = 2 * (double)model->hidden * (double)model->vocab;
+    double width = (double)model->embedding_width;
+    double forward = 2 * width * (double)model->vocab;
 
+    if (model->embedding_width != model->hidden) {
+        forward += 4 * h * width;
+    }
     for (uint32_t i = 0; i < model->n_layer; i++) {
         forward += block_flops(model, smp_model_block(model, i), seq);
     }

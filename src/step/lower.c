@@ -206,9 +206,10 @@ static uint8_t add_comm(smp_lowering *low, const smp_class *klass, const char *n
 static uint8_t add_kv_comm(smp_lowering *low)
 {
     smp_comm comm;
-    uint32_t kv = low->model->kinds[0].attention.kv_heads;
+    const smp_attention *attention = &low->model->kinds[0].attention;
+    uint32_t kv = attention->kv_heads;
 
-    if (low->tensor_comm == SMP_NO_COMM || kv >= low->tensor) {
+    if (low->tensor_comm == SMP_NO_COMM || kv >= low->tensor || attention->kv_lora_rank > 0) {
         return SMP_NO_COMM;
     }
     comm = low->build.program->comms[low->tensor_comm];
@@ -299,6 +300,15 @@ static void add_buffers(smp_lowering *low)
     if (low->model->embedding_dropout > 0) {
         low->embed_mask = plain_buffer(low, "embed.mask", SMP_KIND_ACTIVATION,
                                        SMP_SCOPE_MICROBATCH, elems);
+    }
+    if (low->model->embedding_width != low->model->hidden) {
+        low->embed_narrow =
+            plain_buffer(low, "embed.narrow", SMP_KIND_ACTIVATION, SMP_SCOPE_MICROBATCH,
+                         smp_mul(smp_mul(low->rows, low->model->embedding_width), e));
+    }
+    if (low->model->embedding_norm) {
+        low->embed_raw = plain_buffer(low, "embed.raw", SMP_KIND_ACTIVATION,
+                                      SMP_SCOPE_MICROBATCH, bytes);
     }
     add_inputs(low, bytes);
 }
@@ -645,13 +655,6 @@ static const char *missing(const smp_model *model)
     for (uint32_t k = 0; k < model->n_kind; k++) {
         if (model->kinds[k].attention.kv_heads != model->kinds[0].attention.kv_heads) {
             return "a number of key-value heads that differs between layers";
-        }
-        for (uint32_t i = 0; i < model->kinds[k].n_param; i++) {
-            smp_role role = model->kinds[k].params[i].role;
-
-            if (role == SMP_ROLE_Q_NORM_B || role == SMP_ROLE_K_NORM_B) {
-                return "a bias of the norms of q and k";
-            }
         }
     }
     return model->not_lowered;

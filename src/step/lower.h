@@ -106,6 +106,7 @@ typedef struct smp_lowering {
     uint16_t begin, embed, *heads[2], embed_grad[2], norm, store, load;
     /* buffers */
     uint16_t x_ring, x, host, d, ids, targets, scalars, embed_mask;
+    uint16_t embed_narrow, embed_raw; /* what the embedding's projection and norm read */
     uint16_t ring, ring_grads, ring_reduced, prefetch_token, load_token;
     smp_named *named; uint32_t n_named, cap_named;
 } smp_lowering;

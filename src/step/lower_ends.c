@@ -65,22 +65,49 @@ static smp_ref scratch_ref(smp_lowering *low, const char *name, uint64_t bytes)
 
 /* ---- embedding ---- */
 
+/* The table's rows are summed over the tensor group, projected to the hidden size where they
+ * are narrower, given their positions, normed and thinned; most models have few of these. */
 typedef struct ends {
-    uint64_t full_elems, row_elems; /* tokens x hidden, rows x hidden */
+    uint64_t width;                 /* of the table */
+    uint64_t full_elems, narrow_elems, row_elems; /* tokens x width, rows x width, x hidden */
     uint64_t e;
-    bool dropout;
-    smp_ref x; /* input of layer 0 */
+    bool project, norm, dropout;
+    smp_ref looked_up, raw, y, x;   /* after the sum, projection, norm, dropout */
 } ends;
 
-static ends measure(const smp_lowering *low)
+static ends measure(smp_lowering *low)
 {
-    ends m = { .full_elems = smp_mul(low->tokens, low->hidden),
+    uint64_t width = low->model->embedding_width;
+    ends m = { .width = width,
+               .full_elems = smp_mul(low->tokens, width),
+               .narrow_elems = smp_mul(low->rows, width),
                .row_elems = smp_mul(low->rows, low->hidden),
                .e = smp_dtype_bytes(low->compute),
+               .project = smp_has(&low->root, SMP_ROLE_EMBED_IN_W),
+               .norm = smp_has(&low->root, SMP_ROLE_EMBED_NORM_W),
                .dropout = low->model->embedding_dropout > 0 };
 
     m.x = smp_whole(low->variants[low->variant_of_layer[0]].input, smp_mul(m.row_elems, m.e));
+    m.y = m.dropout ? scratch_ref(low, "embed.y", m.x.bytes) : m.x;
+    m.raw = m.norm ? smp_whole(low->embed_raw, m.x.bytes) : m.y;
+    m.looked_up =
+        m.project ? smp_whole(low->embed_narrow, smp_mul(m.narrow_elems, m.e)) : m.raw;
     return m;
+}
+
+static smp_ref root_weight(const smp_lowering *low, smp_role role)
+{
+    return smp_weight(low, &low->root, role, 1);
+}
+
+static smp_access root_grad(const smp_lowering *low, smp_role role, bool add)
+{
+    return smp_adds(smp_weight_grad(low, &low->root, role, 1), add);
+}
+
+static smp_ref all_of(const smp_lowering *low, uint16_t buffer)
+{
+    return smp_whole(buffer, low->build.program->buffers[buffer].bytes);
 }
 
 static void lower_position(smp_lowering *low, smp_ref x)
@@ -93,37 +120,104 @@ static void lower_position(smp_lowering *low, smp_ref x)
     set_dims(&task, low->rows, low->hidden, low->seq,
              low->sequence ? low->tensor_rank * low->rows : 0);
     smp_build_task(&low->build, &task,
-                   (smp_access[]){ smp_reads(smp_weight(low, &low->root, SMP_ROLE_POSITION,
-                                                        1)),
+                   (smp_access[]){ smp_reads(root_weight(low, SMP_ROLE_POSITION)),
                                    smp_updates(x) },
                    2);
+}
+
+/* y = x W^T on the rank's own rows: each tensor rank has all of W. */
+static void add_project(smp_lowering *low, const char *name, smp_role role, smp_ref x,
+                        smp_ref y, uint64_t rows, uint64_t out, uint64_t in)
+{
+    smp_task task = end_task(low, name, SMP_OP_MATMUL, SMP_PHASE_FORWARD);
+
+    set_dims(&task, rows, out, in, 0);
+    smp_build_task(&low->build, &task,
+                   (smp_access[]){ smp_reads(x), smp_reads(root_weight(low, role)),
+                                   smp_writes(y) },
+                   3);
+}
+
+static void add_project_grads(smp_lowering *low, const char *const names[2], smp_role role,
+                              smp_ref dy, smp_ref x, smp_ref dx, const uint64_t mnk[3],
+                              bool add)
+{
+    smp_task task = end_task(low, names[0], SMP_OP_MATMUL_DX, SMP_PHASE_BACKWARD);
+
+    set_dims(&task, mnk[0], mnk[2], mnk[1], 0);
+    smp_build_task(&low->build, &task,
+                   (smp_access[]){ smp_reads(dy), smp_reads(root_weight(low, role)),
+                                   smp_writes(dx) },
+                   3);
+    task = end_task(low, names[1], SMP_OP_MATMUL_DW, SMP_PHASE_BACKWARD);
+    set_grad(low, &task, add);
+    set_dims(&task, mnk[1], mnk[2], mnk[0], 0);
+    smp_build_task(&low->build, &task,
+                   (smp_access[]){ smp_reads(dy), smp_reads(x), root_grad(low, role, add) },
+                   3);
+}
+
+/* A norm of the root unit; its bias follows its weight in the roles. */
+static void add_norm(smp_lowering *low, const char *name, smp_role role, smp_ref x, smp_ref y,
+                     uint64_t rows)
+{
+    smp_task task = end_task(low, name, SMP_OP_NORM, SMP_PHASE_FORWARD);
+
+    set_dims(&task, rows, low->hidden, (uint64_t)low->variants[0].block->norm, 0);
+    smp_build_task(&low->build, &task,
+                   (smp_access[]){ smp_reads(x), smp_reads(root_weight(low, role)),
+                                   smp_writes(y) },
+                   3);
+    if (smp_has(&low->root, (smp_role)(role + 1))) {
+        smp_build_extend(&low->build, smp_reads(root_weight(low, (smp_role)(role + 1))));
+    }
+}
+
+static void add_norm_grad(smp_lowering *low, const char *name, smp_role role, smp_ref dy,
+                          smp_ref x, smp_ref dx, uint64_t rows, bool add)
+{
+    smp_task task = end_task(low, name, SMP_OP_NORM_GRAD, SMP_PHASE_BACKWARD);
+
+    set_grad(low, &task, add);
+    set_dims(&task, rows, low->hidden, (uint64_t)low->variants[0].block->norm, 0);
+    smp_build_task(&low->build, &task,
+                   (smp_access[]){ smp_reads(dy), smp_reads(x),
+                                   smp_reads(root_weight(low, role)), smp_writes(dx),
+                                   root_grad(low, role, add) },
+                   5);
+    if (smp_has(&low->root, (smp_role)(role + 1))) {
+        smp_build_extend(&low->build, root_grad(low, (smp_role)(role + 1), add));
+    }
 }
 
 static void lower_embed(smp_lowering *low)
 {
     ends m = measure(low);
-    smp_ref y = m.dropout ? scratch_ref(low, "embed.y", smp_mul(m.row_elems, m.e)) : m.x;
-    smp_ref full = y;
+    smp_ref full = m.looked_up;
     smp_task task = end_task(low, "embed", SMP_OP_EMBED, SMP_PHASE_FORWARD);
 
     low->embed = smp_build_segment(&low->build, "embed");
     if (low->sequence) {
         full = scratch_ref(low, "embed.full", smp_mul(m.full_elems, m.e));
     }
-    set_dims(&task, low->tokens, low->hidden, low->local_vocab, 0);
+    set_dims(&task, low->tokens, m.width, low->local_vocab, 0);
     smp_build_task(&low->build, &task,
-                   (smp_access[]){ smp_reads(smp_weight(low, &low->root, SMP_ROLE_EMBED, 1)),
-                                   smp_reads(smp_whole(low->ids, low->build.program
-                                                                     ->buffers[low->ids]
-                                                                     .bytes)),
-                                   smp_writes(full) },
+                   (smp_access[]){ smp_reads(root_weight(low, SMP_ROLE_EMBED)),
+                                   smp_reads(all_of(low, low->ids)), smp_writes(full) },
                    3);
     if (low->tensor > 1) {
         add_collective(low, "embed.sum",
                        low->sequence ? SMP_OP_REDUCE_SCATTER : SMP_OP_ALL_REDUCE,
-                       SMP_PHASE_FORWARD, full, y, m.full_elems, low->compute);
+                       SMP_PHASE_FORWARD, full, m.looked_up, m.full_elems, low->compute);
     }
-    lower_position(low, y);
+    if (m.project) {
+        add_project(low, "embed.project", SMP_ROLE_EMBED_IN_W, m.looked_up, m.raw, low->rows,
+                    low->hidden, m.width);
+    }
+    lower_position(low, m.raw);
+    if (m.norm) {
+        add_norm(low, "embed.norm", SMP_ROLE_EMBED_NORM_W, m.raw, m.y, low->rows);
+    }
     if (m.dropout) {
         smp_ref mask = smp_whole(low->embed_mask, m.row_elems);
 
@@ -133,42 +227,64 @@ static void lower_embed(smp_lowering *low)
         task.dims[4] = low->sequence ? low->tensor_rank * m.row_elems : 0;
         task.dims[5] = SMP_SITE_EMBED;
         smp_build_task(&low->build, &task,
-                       (smp_access[]){ smp_reads(y), smp_writes(m.x), smp_writes(mask) }, 3);
+                       (smp_access[]){ smp_reads(m.y), smp_writes(m.x), smp_writes(mask) }, 3);
     }
 }
 
-static void lower_embed_grad(smp_lowering *low, bool add)
+/* From the gradient of layer 0's input back to what the table's rows were summed to. */
+static smp_ref lower_embed_inner(smp_lowering *low, const ends *m, smp_ref d, bool add)
 {
-    ends m = measure(low);
-    smp_ref d = smp_whole(low->d, smp_mul(m.row_elems, m.e));
     smp_task task;
 
-    low->embed_grad[add] =
-        smp_build_segment(&low->build, add ? "embed_grad.add" : "embed_grad");
-    if (m.dropout) {
-        smp_ref thinned = scratch_ref(low, "d.embed", smp_mul(m.row_elems, m.e));
+    if (m->dropout) {
+        smp_ref thinned = scratch_ref(low, "d.embed", m->x.bytes);
 
         task = end_task(low, "embed.dropout.dx", SMP_OP_DROPOUT_GRAD, SMP_PHASE_BACKWARD);
-        set_dims(&task, m.row_elems, smp_rate_bits(low->model->embedding_dropout), 0, 0);
+        set_dims(&task, m->row_elems, smp_rate_bits(low->model->embedding_dropout), 0, 0);
         smp_build_task(&low->build, &task,
                        (smp_access[]){ smp_reads(d),
-                                       smp_reads(smp_whole(low->embed_mask, m.row_elems)),
+                                       smp_reads(smp_whole(low->embed_mask, m->row_elems)),
                                        smp_writes(thinned) },
                        3);
         d = thinned;
+    }
+    if (m->norm) {
+        smp_ref raw = scratch_ref(low, "d.embed.raw", m->x.bytes);
+
+        add_norm_grad(low, "embed.norm.dx", SMP_ROLE_EMBED_NORM_W, d, m->raw, raw, low->rows,
+                      add);
+        d = raw;
     }
     if (smp_has(&low->root, SMP_ROLE_POSITION)) {
         task = end_task(low, "embed.position.dw", SMP_OP_POSITION_GRAD, SMP_PHASE_BACKWARD);
         set_grad(low, &task, add);
         set_dims(&task, low->rows, low->hidden, low->seq,
                  low->sequence ? low->tensor_rank * low->rows : 0);
-        smp_build_task(
-            &low->build, &task,
-            (smp_access[]){ smp_reads(d), smp_adds(smp_weight_grad(low, &low->root,
-                                                                   SMP_ROLE_POSITION, 1),
-                                                   add) },
-            2);
+        smp_build_task(&low->build, &task,
+                       (smp_access[]){ smp_reads(d), root_grad(low, SMP_ROLE_POSITION, add) },
+                       2);
     }
+    if (m->project) {
+        smp_ref narrow = scratch_ref(low, "d.embed.narrow", m->looked_up.bytes);
+
+        add_project_grads(low,
+                          (const char *const[]){ "embed.project.dx", "embed.project.dw" },
+                          SMP_ROLE_EMBED_IN_W, d, m->looked_up, narrow,
+                          (uint64_t[]){ low->rows, low->hidden, m->width }, add);
+        d = narrow;
+    }
+    return d;
+}
+
+static void lower_embed_grad(smp_lowering *low, bool add)
+{
+    ends m = measure(low);
+    smp_ref d;
+    smp_task task;
+
+    low->embed_grad[add] =
+        smp_build_segment(&low->build, add ? "embed_grad.add" : "embed_grad");
+    d = lower_embed_inner(low, &m, smp_whole(low->d, m.x.bytes), add);
     if (low->sequence) {
         smp_ref full = scratch_ref(low, "d.embed.full", smp_mul(m.full_elems, m.e));
 
@@ -179,81 +295,91 @@ static void lower_embed_grad(smp_lowering *low, bool add)
     task = end_task(low, "embed.dw", SMP_OP_EMBED_GRAD, SMP_PHASE_BACKWARD);
     add = add || low->model->tied; /* the head has written it */
     set_grad(low, &task, add);
-    set_dims(&task, low->tokens, low->hidden, low->local_vocab, 0);
-    smp_build_task(
-        &low->build, &task,
-        (smp_access[]){ smp_reads(d),
-                        smp_reads(smp_whole(low->ids,
-                                            low->build.program->buffers[low->ids].bytes)),
-                        smp_adds(smp_weight_grad(low, &low->root, SMP_ROLE_EMBED, 1), add) },
-        3);
+    set_dims(&task, low->tokens, m.width, low->local_vocab, 0);
+    smp_build_task(&low->build, &task,
+                   (smp_access[]){ smp_reads(d), smp_reads(all_of(low, low->ids)),
+                                   root_grad(low, SMP_ROLE_EMBED, add) },
+                   3);
 }
 
 /* ---- head ---- */
 
+/* A chunk's way: final norm (none where the last block ends with one), projection to the
+ * table's width, the whole rows of all tensor ranks, logits. */
 typedef struct chunk {
     uint64_t row0, rows;  /* of this rank's rows */
     uint64_t tokens;      /* rows of all tensor ranks under sequence parallelism */
+    uint64_t width;       /* of the table */
+    bool has_norm, project;
     smp_ref x, d;         /* input of the final norm and its gradient */
+    smp_ref norm, out;    /* after the norm, after the projection */
     smp_ref in;           /* input of the head, whole */
-    smp_ref norm, logits, stats;
+    smp_ref logits, stats;
     smp_role weight, bias;
 } chunk;
 
+static void place_chunk(smp_lowering *low, chunk *c)
+{
+    uint64_t e = smp_dtype_bytes(low->compute), logits;
+    uint64_t row_bytes = smp_mul(low->hidden, e), narrow_bytes = smp_mul(c->width, e);
+
+    c->x = (smp_ref){
+        .buffer = low->variants[low->variant_of_layer[low->model->n_layer - 1]].output,
+        .delta = 1,
+        .offset_bytes = smp_mul(c->row0, row_bytes),
+        .bytes = smp_mul(c->rows, row_bytes) };
+    c->d = c->x;
+    c->d.buffer = low->d;
+    c->d.delta = 0;
+    c->norm = c->has_norm ? scratch_ref(low, "head.norm", c->x.bytes) : c->x;
+    c->out = c->project ? scratch_ref(low, "head.out", smp_mul(c->rows, narrow_bytes))
+                        : c->norm;
+    c->in = low->sequence ? scratch_ref(low, "head.in", smp_mul(c->tokens, narrow_bytes))
+                          : c->out;
+    logits = smp_mul(smp_mul(c->tokens, low->local_vocab), e);
+    c->logits = smp_whole(smp_lower_scratch(low, "logits", SMP_KIND_LOGITS, logits), logits);
+    c->stats = scratch_ref(low, "loss.stats", smp_mul(c->tokens, 12 * low->tensor));
+}
+
 static chunk make_chunk(smp_lowering *low, uint32_t i)
 {
-    uint64_t e = smp_dtype_bytes(low->compute), step = smp_ceil_div(low->rows, low->n_chunk);
-    uint64_t row_bytes = smp_mul(low->hidden, e), logits;
+    uint64_t step = smp_ceil_div(low->rows, low->n_chunk);
     chunk c = { .row0 = step * i };
 
     c.rows = c.row0 + step < low->rows ? step : low->rows - c.row0;
     c.tokens = c.rows * (low->sequence ? low->tensor : 1);
-    c.x = (smp_ref){ .buffer =
-                         low->variants[low->variant_of_layer[low->model->n_layer - 1]].output,
-                     .delta = 1,
-                     .offset_bytes = smp_mul(c.row0, row_bytes),
-                     .bytes = smp_mul(c.rows, row_bytes) };
-    c.d = c.x;
-    c.d.buffer = low->d;
-    c.d.delta = 0;
-    c.norm = scratch_ref(low, "head.norm", smp_mul(c.rows, row_bytes));
-    c.in = low->sequence ? scratch_ref(low, "head.in", smp_mul(c.tokens, row_bytes)) : c.norm;
-    logits = smp_mul(smp_mul(c.tokens, low->local_vocab), e);
-    c.logits = smp_whole(smp_lower_scratch(low, "logits", SMP_KIND_LOGITS, logits), logits);
-    c.stats = scratch_ref(low, "loss.stats", smp_mul(c.tokens, 12 * low->tensor));
+    c.width = low->model->embedding_width;
+    c.has_norm = smp_has(&low->root, SMP_ROLE_FINAL_NORM_W);
+    c.project = smp_has(&low->root, SMP_ROLE_EMBED_OUT_W);
     c.weight = low->model->tied ? SMP_ROLE_EMBED : SMP_ROLE_HEAD_W;
     c.bias = SMP_ROLE_HEAD_B;
+    place_chunk(low, &c);
     return c;
 }
 
 static void head_forward(smp_lowering *low, const chunk *c)
 {
-    const smp_home *root = &low->root;
-    smp_task task = end_task(low, "head.norm", SMP_OP_NORM, SMP_PHASE_FORWARD);
+    smp_task task;
 
-    set_dims(&task, c->rows, low->hidden, (uint64_t)low->variants[0].block->norm, 0);
-    smp_build_task(&low->build, &task,
-                   (smp_access[]){ smp_reads(c->x),
-                                   smp_reads(smp_weight(low, root, SMP_ROLE_FINAL_NORM_W, 1)),
-                                   smp_writes(c->norm) },
-                   3);
-    if (smp_has(root, SMP_ROLE_FINAL_NORM_B)) {
-        smp_build_extend(&low->build,
-                         smp_reads(smp_weight(low, root, SMP_ROLE_FINAL_NORM_B, 1)));
+    if (c->has_norm) {
+        add_norm(low, "head.norm", SMP_ROLE_FINAL_NORM_W, c->x, c->norm, c->rows);
+    }
+    if (c->project) {
+        add_project(low, "head.project", SMP_ROLE_EMBED_OUT_W, c->norm, c->out, c->rows,
+                    c->width, low->hidden);
     }
     if (low->sequence) {
-        add_collective(low, "head.spread", SMP_OP_ALL_GATHER, SMP_PHASE_FORWARD, c->norm,
-                       c->in, smp_mul(c->tokens, low->hidden), low->compute);
+        add_collective(low, "head.spread", SMP_OP_ALL_GATHER, SMP_PHASE_FORWARD, c->out,
+                       c->in, smp_mul(c->tokens, c->width), low->compute);
     }
     task = end_task(low, "head.logits", SMP_OP_MATMUL, SMP_PHASE_FORWARD);
-    set_dims(&task, c->tokens, low->local_vocab, low->hidden, 0);
+    set_dims(&task, c->tokens, low->local_vocab, c->width, 0);
     smp_build_task(&low->build, &task,
-                   (smp_access[]){ smp_reads(c->in), smp_reads(smp_weight(low, root,
-                                                                          c->weight, 1)),
+                   (smp_access[]){ smp_reads(c->in), smp_reads(root_weight(low, c->weight)),
                                    smp_writes(c->logits) },
                    3);
-    if (smp_has(root, c->bias)) {
-        smp_build_extend(&low->build, smp_reads(smp_weight(low, root, c->bias, 1)));
+    if (smp_has(&low->root, c->bias)) {
+        smp_build_extend(&low->build, smp_reads(root_weight(low, c->bias)));
     }
 }
 
@@ -288,55 +414,46 @@ static void head_loss(smp_lowering *low, const chunk *c)
 
 static void head_matmul_grads(smp_lowering *low, const chunk *c, smp_ref d_in, bool add)
 {
-    const smp_home *root = &low->root;
     smp_task task = end_task(low, "head.dx", SMP_OP_MATMUL_DX, SMP_PHASE_BACKWARD);
 
-    set_dims(&task, c->tokens, low->hidden, low->local_vocab, 0);
+    set_dims(&task, c->tokens, c->width, low->local_vocab, 0);
     smp_build_task(&low->build, &task,
-                   (smp_access[]){ smp_reads(c->logits), smp_reads(smp_weight(low, root,
-                                                                              c->weight, 1)),
-                                   smp_writes(d_in) },
+                   (smp_access[]){ smp_reads(c->logits),
+                                   smp_reads(root_weight(low, c->weight)), smp_writes(d_in) },
                    3);
     task = end_task(low, "head.dw", SMP_OP_MATMUL_DW, SMP_PHASE_BACKWARD);
     set_grad(low, &task, add);
-    set_dims(&task, low->local_vocab, low->hidden, c->tokens, 0);
+    set_dims(&task, low->local_vocab, c->width, c->tokens, 0);
     smp_build_task(&low->build, &task,
                    (smp_access[]){ smp_reads(c->logits), smp_reads(c->in),
-                                   smp_adds(smp_weight_grad(low, root, c->weight, 1), add) },
+                                   root_grad(low, c->weight, add) },
                    3);
-    if (smp_has(root, c->bias)) {
-        smp_build_extend(&low->build, smp_adds(smp_weight_grad(low, root, c->bias, 1), add));
+    if (smp_has(&low->root, c->bias)) {
+        smp_build_extend(&low->build, root_grad(low, c->bias, add));
     }
 }
 
 static void head_backward(smp_lowering *low, const chunk *c, bool add)
 {
-    const smp_home *root = &low->root;
-    smp_ref d_in = scratch_ref(low, "d.head.in", c->in.bytes), d_norm = d_in;
-    smp_task task = end_task(low, "head.norm.dx", SMP_OP_NORM_GRAD, SMP_PHASE_BACKWARD);
+    smp_ref d_norm = c->has_norm ? scratch_ref(low, "d.head.norm", c->norm.bytes) : c->d;
+    smp_ref d_out = c->project ? scratch_ref(low, "d.head.out", c->out.bytes) : d_norm;
+    smp_ref d_in = low->sequence ? scratch_ref(low, "d.head.in", c->in.bytes) : d_out;
 
     head_matmul_grads(low, c, d_in, add);
-    if (low->sequence) {
-        d_norm = scratch_ref(low, "d.head.norm", c->norm.bytes);
-    }
     if (low->tensor > 1) {
         add_collective(low, "head.spread.dx",
                        low->sequence ? SMP_OP_REDUCE_SCATTER : SMP_OP_ALL_REDUCE,
-                       SMP_PHASE_BACKWARD, d_in, d_norm, smp_mul(c->tokens, low->hidden),
+                       SMP_PHASE_BACKWARD, d_in, d_out, smp_mul(c->tokens, c->width),
                        low->compute);
     }
-    set_grad(low, &task, add);
-    set_dims(&task, c->rows, low->hidden, (uint64_t)low->variants[0].block->norm, 0);
-    smp_build_task(
-        &low->build, &task,
-        (smp_access[]){ smp_reads(d_norm), smp_reads(c->x),
-                        smp_reads(smp_weight(low, root, SMP_ROLE_FINAL_NORM_W, 1)),
-                        smp_writes(c->d),
-                        smp_adds(smp_weight_grad(low, root, SMP_ROLE_FINAL_NORM_W, 1), add) },
-        5);
-    if (smp_has(root, SMP_ROLE_FINAL_NORM_B)) {
-        smp_build_extend(&low->build,
-                         smp_adds(smp_weight_grad(low, root, SMP_ROLE_FINAL_NORM_B, 1), add));
+    if (c->project) {
+        add_project_grads(low, (const char *const[]){ "head.project.dx", "head.project.dw" },
+                          SMP_ROLE_EMBED_OUT_W, d_out, c->norm, d_norm,
+                          (uint64_t[]){ c->rows, c->width, low->hidden }, add);
+    }
+    if (c->has_norm) {
+        add_norm_grad(low, "head.norm.dx", SMP_ROLE_FINAL_NORM_W, d_norm, c->x, c->d, c->rows,
+                      add);
     }
     if (low->orders_backward) {
         smp_build_extend(&low->build, smp_token(low->prefetch_token));

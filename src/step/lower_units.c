@@ -348,17 +348,20 @@ static void add_tensor_sum(smp_lowering *low, const smp_home *home, const char *
 static void add_tensor_sums(smp_lowering *low, const smp_home *home)
 {
     const smp_unit *u = &home->layout;
-    static const struct { smp_role role; const char *name; } kv[2] = {
-        { SMP_ROLE_K_W, "sum.kv_weight" }, { SMP_ROLE_K_B, "sum.kv_bias" }
+    static const struct { smp_role first, last; const char *name; } kv[3] = {
+        { SMP_ROLE_K_W, SMP_ROLE_V_W, "sum.kv_weight" },
+        { SMP_ROLE_K_B, SMP_ROLE_V_B, "sum.kv_bias" },
+        { SMP_ROLE_K_NORM_W, SMP_ROLE_K_NORM_W, "sum.k_norm" }
     };
 
-    for (int i = 0; i < 2; i++) {
-        const smp_unit_param *p = smp_has(home, kv[i].role) ? &u->params[u->at[kv[i].role]]
-                                                            : NULL;
+    for (int i = 0; i < 3; i++) {
+        int8_t at = u->at[kv[i].first];
 
-        if (p && p->copies > 1) {
-            add_tensor_sum(low, home, kv[i].name, low->kv_comm, p->offset,
-                           p->elems + p[1].elems);
+        if (at >= 0 && u->params[at].offset < u->tail && u->params[at].copies > 1) {
+            const smp_unit_param *last = &u->params[u->at[kv[i].last]];
+
+            add_tensor_sum(low, home, kv[i].name, low->kv_comm, u->params[at].offset,
+                           last->offset + last->elems - u->params[at].offset);
         }
     }
     if (low->tensor == 1) {
@@ -369,10 +372,14 @@ static void add_tensor_sums(smp_lowering *low, const smp_home *home)
                        u->elems - u->tail);
     } else if (!low->sequence && smp_has(home, SMP_ROLE_Q_NORM_W)) {
         const smp_unit_param *q = &u->params[u->at[SMP_ROLE_Q_NORM_W]];
-        const smp_unit_param *k = &u->params[u->at[SMP_ROLE_K_NORM_W]];
+        const smp_unit_param *k = &u->params[u->at[smp_has(home, SMP_ROLE_K_NORM_B)
+                                                       ? SMP_ROLE_K_NORM_B
+                                                       : SMP_ROLE_K_NORM_W]];
 
-        add_tensor_sum(low, home, "sum.qk_norm", low->tensor_comm, q->offset,
-                       k->offset + k->elems - q->offset);
+        if (q->offset >= u->tail) {
+            add_tensor_sum(low, home, "sum.qk_norm", low->tensor_comm, q->offset,
+                           k->offset + k->elems - q->offset);
+        }
     }
 }
 

@@ -63,13 +63,20 @@ static uint64_t causal_pairs(uint64_t seq, uint64_t window)
     return smp_mul(seq, window) - smp_mul(window, window) / 2;
 }
 
-/* One product of heads x (pairs) x head_dim, FMA = 2. */
-static uint64_t attention_product(const smp_task *t)
+/* Head size of v. */
+static uint64_t v_dim(const smp_task *t)
+{
+    return t->dims[6] > 0 ? t->dims[6] : t->dims[4];
+}
+
+/* `qk` products with q or k and `v` with v, of heads x (pairs) x head size, FMA = 2. */
+static uint64_t attention_products(const smp_task *t, uint64_t qk, uint64_t v)
 {
     uint64_t pairs = (t->flags & SMP_FLAG_CAUSAL) ? causal_pairs(t->dims[1], t->dims[5])
                                                   : smp_mul(t->dims[1], t->dims[1]);
+    uint64_t width = smp_mul(t->dims[2], qk * t->dims[4] + v * v_dim(t));
 
-    return smp_mul(2, smp_mul(smp_mul(t->dims[0], pairs), smp_mul(t->dims[2], t->dims[4])));
+    return smp_mul(2, smp_mul(smp_mul(t->dims[0], pairs), width));
 }
 
 uint64_t smp_task_flops(const smp_task *task)
@@ -82,50 +89,46 @@ uint64_t smp_task_flops(const smp_task *task)
     case SMP_OP_MATMUL_DW:
         return smp_mul(2, smp_mul(smp_mul(d[0], d[1]), d[2]));
     case SMP_OP_ATTENTION: /* q k^T and p v */
-        return smp_mul(2, attention_product(task));
-    case SMP_OP_ATTENTION_GRAD: /* five products: 2.5 x forward (FlashAttention) */
-        return smp_mul(5, attention_product(task));
+        return attention_products(task, 1, 1);
+    case SMP_OP_ATTENTION_GRAD: /* scores again, dq, dk; dp, dv: 2.5 x forward where head
+                                   sizes are equal (FlashAttention) */
+        return attention_products(task, 3, 2);
     case SMP_OP_SCORES:
+        return attention_products(task, 1, 0);
     case SMP_OP_VALUES:
-        return attention_product(task);
+        return attention_products(task, 0, 1);
     case SMP_OP_SCORES_GRAD: /* dq and dk */
+        return attention_products(task, 2, 0);
     case SMP_OP_VALUES_GRAD: /* dp and dv */
-        return smp_mul(2, attention_product(task));
+        return attention_products(task, 0, 2);
     default:
         return 0;
     }
 }
 
-/* Elements of qkv, of one head matrix of q, and of scores: [0], [1], [2]. */
-static void attention_elems(const smp_task *t, uint64_t elems[3])
-{
-    uint64_t tokens = smp_mul(t->dims[0], t->dims[1]);
-
-    elems[0] = smp_mul(tokens, (t->dims[2] + 2 * t->dims[3]) * t->dims[4]);
-    elems[1] = smp_mul(tokens, t->dims[2] * t->dims[4]);
-    elems[2] = smp_mul(smp_mul(tokens, t->dims[1]), t->dims[2]);
-}
-
 static uint64_t attention_bytes(const smp_task *t, uint64_t e)
 {
-    uint64_t n[3], kv, lse;
+    uint64_t tokens = smp_mul(t->dims[0], t->dims[1]);
+    uint64_t q = smp_mul(tokens, t->dims[2] * t->dims[4]);
+    uint64_t k = smp_mul(tokens, t->dims[3] * t->dims[4]);
+    uint64_t v = smp_mul(tokens, t->dims[3] * v_dim(t));
+    uint64_t y = smp_mul(tokens, t->dims[2] * v_dim(t));
+    uint64_t scores = smp_mul(smp_mul(tokens, t->dims[1]), t->dims[2]);
+    uint64_t lse = smp_mul(tokens, t->dims[2] * 4);
 
-    attention_elems(t, n);
-    kv = n[0] - n[1]; /* k and v */
-    lse = smp_mul(smp_mul(t->dims[0], t->dims[1]), t->dims[2] * 4);
     switch (t->op) {
     case SMP_OP_ATTENTION: /* qkv, y, lse */
-        return smp_mul(n[0] + n[1], e) + lse;
+        return smp_mul(q + k + v + y, e) + lse;
     case SMP_OP_ATTENTION_GRAD: /* dy, y, qkv, dqkv, lse */
-        return smp_mul(2 * (n[0] + n[1]), e) + lse;
+        return smp_mul(2 * (q + k + v + y), e) + lse;
     case SMP_OP_SCORES: /* q, k, scores */
-        return smp_mul(n[1] + kv / 2 + n[2], e);
+        return smp_mul(q + k + scores, e);
     case SMP_OP_VALUES: /* probabilities, v, y */
-        return smp_mul(n[2] + kv / 2 + n[1], e);
+        return smp_mul(scores + v + y, e);
     case SMP_OP_VALUES_GRAD: /* dy, p, v, dp, dv */
-        return smp_mul(n[1] + 2 * n[2] + kv, e);
+        return smp_mul(y + 2 * (scores + v), e);
     default: /* SCORES_GRAD: dscores, q, k, dq, dk */
-        return smp_mul(n[2] + 2 * n[1] + kv, e);
+        return smp_mul(scores + 2 * (q + k), e);
     }
 }
 
@@ -164,7 +167,7 @@ static uint64_t table_bytes(const smp_task *t, uint64_t e, uint64_t e2)
 static uint64_t norm_bytes(const smp_task *t, uint64_t e, uint64_t e2)
 {
     const uint64_t *d = t->dims;
-    uint64_t x = smp_mul(d[0], d[1]);
+    uint64_t x = smp_mul(d[0], d[1] + d[3]);
 
     switch (t->op) {
     case SMP_OP_NORM: /* x, w, y */
@@ -179,19 +182,36 @@ static uint64_t norm_bytes(const smp_task *t, uint64_t e, uint64_t e2)
     }
 }
 
-/* In place on q and k; what is kept of them is written or read besides. */
+/* In place on q and k; what is kept of them is written or read besides; statistics are two
+ * numbers of fp32 a token. */
 static uint64_t rotary_bytes(const smp_task *t, uint64_t e)
 {
     const uint64_t *d = t->dims;
     uint64_t heads = smp_mul(d[0], d[1] + d[2]);
+    uint64_t stats = d[7] > 1 ? smp_mul(d[0], 8) : 0;
 
     switch (t->op) {
     case SMP_OP_QK_NORM:
-    case SMP_OP_QK_NORM_GRAD:
-        return 3 * smp_mul(heads, d[3]) * e;
+        return 3 * smp_mul(heads, d[3]) * e + stats;
+    case SMP_OP_QK_NORM_GRAD: /* dots as well */
+        return 3 * smp_mul(heads, d[3]) * e + 2 * stats;
+    case SMP_OP_QK_STATS:
+        return smp_mul(heads, d[3]) * e + stats;
+    case SMP_OP_QK_DOTS: /* dqkv, raw, stats, dots */
+        return 2 * smp_mul(heads, d[3]) * e + 2 * stats;
     default:
         return 2 * smp_mul(heads, d[4]) * e;
     }
+}
+
+/* q, kv and the rope part of the latent on one side, q, k and v on the other. */
+static uint64_t latent_bytes(const smp_task *t, uint64_t e)
+{
+    const uint64_t *d = t->dims;
+    uint64_t a = d[1], nope = d[2], rope = d[3], v = d[4];
+    uint64_t parts = a * (nope + rope) + a * (nope + v) + rope;
+
+    return smp_mul(smp_mul(d[0], parts + a * (2 * (nope + rope) + v)), e);
 }
 
 static uint64_t loss_bytes(const smp_task *t, uint64_t e)
@@ -238,6 +258,8 @@ static uint64_t element_bytes(const smp_task *t, uint64_t e, uint64_t e2)
     case SMP_OP_ACTIVATION_GRAD:
     case SMP_OP_ADD:
         return 3 * smp_mul(n, e);
+    case SMP_OP_CLIP:
+    case SMP_OP_CLIP_GRAD:
     case SMP_OP_DROPOUT:
     case SMP_OP_DROPOUT_GRAD:
         return smp_mul(n, 2 * e + 1);
@@ -272,9 +294,14 @@ uint64_t smp_task_bytes(const smp_task *task)
         return norm_bytes(task, e, e2);
     case SMP_OP_QK_NORM:
     case SMP_OP_QK_NORM_GRAD:
+    case SMP_OP_QK_STATS:
+    case SMP_OP_QK_DOTS:
     case SMP_OP_ROPE:
     case SMP_OP_ROPE_GRAD:
         return rotary_bytes(task, e);
+    case SMP_OP_LATENT:
+    case SMP_OP_LATENT_GRAD:
+        return latent_bytes(task, e);
     case SMP_OP_ATTENTION:
     case SMP_OP_ATTENTION_GRAD:
     case SMP_OP_SCORES:

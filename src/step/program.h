@@ -47,29 +47,35 @@ typedef enum smp_op_class {
  * (flag ACCUMULATE).  Optional operands in brackets come last; tokens that order the task
  * come after all operands. */
 #define SMP_OP_LIST(X)                                                                        \
-    X(EMBED, "embed", MEMORY, "r table, r ids, w y; tokens, hidden, vocab: ids of all micro-batches, the instance's are used; rows of the vocabulary outside the rank's part give 0") \
+    X(EMBED, "embed", MEMORY, "r table, r ids, w y; tokens, hidden, vocab: ids of all micro-batches, the instance's are used; rows of the vocabulary outside the rank's part give 0; times the model's embedding_scale, as is its gradient") \
     X(EMBED_GRAD, "embed_grad", MEMORY, "r dy, r ids, a dtable; tokens, hidden, vocab") \
     X(POSITION, "position", MEMORY, "r table, a x; tokens, hidden, positions, first token: adds learned positions") \
     X(POSITION_GRAD, "position_grad", MEMORY, "r dx, a dtable; tokens, hidden, positions, first token") \
-    X(MATMUL, "matmul", MATMUL, "r x[m,k], r w[n,k], w y[m,n], [r bias[n]]; m, n, k") \
-    X(MATMUL_DX, "matmul_dx", MATMUL, "r dy[m,k], r w[k,n], a dx[m,n]; m, n, k: the input gradient, n in features, k out features") \
-    X(MATMUL_DW, "matmul_dw", MATMUL, "r dy[k,m], r x[k,n], a dw[m,n], [a dbias[m]]; m, n, k: the weight gradient, m out features, n in features, k tokens") \
-    X(NORM, "norm", MEMORY, "r x, r w, w y, [r bias]; rows, width, smp_norm_kind") \
-    X(NORM_GRAD, "norm_grad", MEMORY, "r dy, r x, r w, a dx (flag ADD_DX), a dw, [a dbias]; rows, width, smp_norm_kind: statistics are computed again") \
-    X(QK_NORM, "qk_norm", MEMORY, "a qkv, r q_w, r k_w, w raw[tokens, (heads + kv_heads) head_dim]; tokens, heads, kv_heads, head_dim: each head of q and k in place, what they were is kept for backward") \
-    X(QK_NORM_GRAD, "qk_norm_grad", MEMORY, "a dqkv, r raw, r q_w, r k_w, a dq_w, a dk_w; tokens, heads, kv_heads, head_dim") \
+    X(MATMUL, "matmul", MATMUL, "r x[m,k], r w[n,k], w y[m,n], [r bias[n]]; m, n, k, row: elements from one row of x to the next, 0: k") \
+    X(MATMUL_DX, "matmul_dx", MATMUL, "r dy[m,k], r w[k,n], a dx[m,n]; m, n, k, row of dx: the input gradient, n in features, k out features; columns of dx beyond n are left alone") \
+    X(MATMUL_DW, "matmul_dw", MATMUL, "r dy[k,m], r x[k,n], a dw[m,n], [a dbias[m]]; m, n, k, row of x: the weight gradient, m out features, n in features, k tokens") \
+    X(NORM, "norm", MEMORY, "r x, r w, w y, [r bias]; rows, width, smp_norm_kind, tail: elements behind the width in each row, copied") \
+    X(NORM_GRAD, "norm_grad", MEMORY, "r dy, r x, r w, a dx (flag ADD_DX), a dw, [a dbias]; rows, width, smp_norm_kind, tail: statistics are computed again") \
+    X(QK_NORM, "qk_norm", MEMORY, "a qkv, r q_w, r k_w, w raw[tokens, (heads + kv_heads) head_dim], [r stats], [r q_bias, r k_bias]; tokens, heads, kv_heads, head_dim, smp_norm_kind, smp_qk_form, copies of a kv head, tensor ranks: q and k in place, what they were is kept for backward") \
+    X(QK_NORM_GRAD, "qk_norm_grad", MEMORY, "a dqkv, r raw, r q_w, r k_w, a dq_w, a dk_w, [r stats, r dots], [a dq_bias, a dk_bias]; dims as QK_NORM: what dots take from k is divided by the copies of a kv head") \
+    X(QK_STATS, "qk_stats", MEMORY, "r qkv, w stats[tokens, 2]; dims as QK_NORM: sums of squares of the rank's part of q and of k in fp32 (of k divided by copies), to be summed over the tensor ranks; form whole only") \
+    X(QK_DOTS, "qk_dots", MEMORY, "r dqkv, r raw, r stats, r q_w, r k_w, w dots[tokens, 2]; dims as QK_NORM: sums over the rank's part of dy w x / rms, to be summed over the tensor ranks") \
+    X(CLIP, "clip", MEMORY, "a x, w mask; elements: to the block's attention.clip; one byte of mask an element") \
+    X(CLIP_GRAD, "clip_grad", MEMORY, "a dx, r mask; elements: zero where clipped") \
+    X(LATENT, "latent", MEMORY, "r q[heads (nope + rope)], r kv[heads (nope + v)], r latent, w qkv; tokens, heads, nope, rope, v, seq, row of latent: q, k and v of latent attention; the rope parts of q and of the latent's last elements are rotated, the latter are k's in all heads") \
+    X(LATENT_GRAD, "latent_grad", MEMORY, "r dqkv, w dq, w dkv, w dlatent; dims as LATENT: of dlatent only the rope part, summed over heads") \
     X(BIAS, "bias", MEMORY, "a x, r bias; rows, width: in place, for biases that are added after a reduction") \
     X(BIAS_GRAD, "bias_grad", MEMORY, "r dy, a dbias; rows, width") \
     X(ROPE, "rope", MEMORY, "a qkv; tokens, heads, kv_heads, head_dim, rotated, seq: in place on q and k") \
     X(ROPE_GRAD, "rope_grad", MEMORY, "a dqkv; tokens, heads, kv_heads, head_dim, rotated, seq: the inverse rotation, in place") \
-    X(ATTENTION, "attention", ATTENTION, "r qkv, w y, w lse; batch, seq, heads, kv_heads, head_dim, window; fused, causal") \
-    X(ATTENTION_GRAD, "attention_grad", ATTENTION, "r dy, r qkv, r y, r lse, w dqkv; batch, seq, heads, kv_heads, head_dim, window") \
-    X(SCORES, "scores", MATMUL, "r qkv, w scores; batch, seq, heads, kv_heads, head_dim: q k^T of naive attention") \
-    X(SOFTMAX, "softmax", MEMORY, "r scores, w probabilities; rows, width, window: causal") \
-    X(SOFTMAX_GRAD, "softmax_grad", MEMORY, "r dprobabilities, r probabilities, w dscores; rows, width") \
-    X(VALUES, "values", MATMUL, "r probabilities, r qkv, w y; batch, seq, heads, kv_heads, head_dim") \
-    X(VALUES_GRAD, "values_grad", MATMUL, "r dy, r probabilities, r qkv, w dprobabilities, w dqkv; batch, seq, heads, kv_heads, head_dim: writes the part of v") \
-    X(SCORES_GRAD, "scores_grad", MATMUL, "r dscores, r qkv, a dqkv; batch, seq, heads, kv_heads, head_dim: writes the parts of q and k") \
+    X(ATTENTION, "attention", ATTENTION, "r qkv, w y, w lse, [r sinks]; batch, seq, heads, kv_heads, head_dim, window, head_dim of v where it differs; fused, causal; scale, softcap and alibi are the model's") \
+    X(ATTENTION_GRAD, "attention_grad", ATTENTION, "r dy, r qkv, r y, r lse, w dqkv, [r sinks, a dsinks]; dims as ATTENTION; dsinks in dtype2") \
+    X(SCORES, "scores", MATMUL, "r qkv, w scores; dims as ATTENTION: q k^T of naive attention") \
+    X(SOFTMAX, "softmax", MEMORY, "r scores, w probabilities, [r sinks]; rows, width, window: causal; softcap, alibi") \
+    X(SOFTMAX_GRAD, "softmax_grad", MEMORY, "r dprobabilities, r probabilities, w dscores, [r scores where they are capped], [r sinks, a dsinks]; rows, width") \
+    X(VALUES, "values", MATMUL, "r probabilities, r qkv, w y; dims as ATTENTION") \
+    X(VALUES_GRAD, "values_grad", MATMUL, "r dy, r probabilities, r qkv, w dprobabilities, w dqkv; dims as ATTENTION: writes the part of v") \
+    X(SCORES_GRAD, "scores_grad", MATMUL, "r dscores, r qkv, a dqkv; dims as ATTENTION: writes the parts of q and k") \
     X(ACTIVATION, "activation", MEMORY, "r x, w y; elements, smp_activation") \
     X(ACTIVATION_GRAD, "activation_grad", MEMORY, "r dy, r x, w dx; elements, smp_activation") \
     X(GATED, "gated", MEMORY, "r gate_up, w y; tokens, ffn, smp_activation: y = act(gate) * up") \
@@ -81,7 +87,7 @@ typedef enum smp_op_class {
     X(ACCUMULATE, "accumulate", MEMORY, "r x, a y; elements: y = or += x, from dtype to dtype2") \
     X(CAST, "cast", MEMORY, "r x, w y; elements: from dtype2 to dtype") \
     X(FILL, "fill", MEMORY, "w y; elements: zero") \
-    X(LOSS, "loss", MEMORY, "r logits, r targets, w stats[tokens, 3]; tokens, vocab of the rank, first token, true vocab: maximum, sum of exponentials and target logit over the rank's part; targets of all micro-batches, the instance's are used") \
+    X(LOSS, "loss", MEMORY, "r logits, r targets, w stats[tokens, 3]; logits are scaled and capped as the model says; tokens, vocab of the rank, first token, true vocab: maximum, sum of exponentials and target logit over the rank's part; targets of all micro-batches, the instance's are used") \
     X(LOSS_GRAD, "loss_grad", MEMORY, "a logits, r targets, r stats[parts, tokens, 3], a loss, r scalars (the loss scale); tokens, vocab of the rank, first token, true vocab, parts, tokens that the loss is a mean over: logits become their gradient in place") \
     X(SQUARES, "squares", MEMORY, "r gradient, a sum; elements, unit, first element in the unit: adds sum of squares (each over smp_unit_param.copies) and overflow flag") \
     X(SCALARS, "scalars", MEMORY, "r sum, a scalars; 1: clip factor, loss scale, step count, on the device") \
@@ -105,6 +111,13 @@ const smp_op_info *smp_op_info_of(smp_op op);
 
 /* Where dropout stands in a layer (probabilities: inside attention, fused or not). */
 enum { SMP_SITE_PROBABILITIES, SMP_SITE_ATTENTION, SMP_SITE_MLP, SMP_SITE_EMBED };
+
+/* What a norm of q and k is over, and which weights it has. */
+typedef enum smp_qk_form {
+    SMP_QK_SHARED, /* each head; the weights of a head are those of all */
+    SMP_QK_OWN,    /* each head, with weights of its own */
+    SMP_QK_WHOLE   /* all heads of q, all heads of k: over the tensor ranks */
+} smp_qk_form;
 
 /* What a task belongs to: for the parts of time. */
 typedef enum smp_phase {
@@ -173,7 +186,7 @@ typedef struct smp_access {
     uint64_t offset_bytes, bytes; /* range inside the entry; bytes > 0 except tokens (1) */
 } smp_access;
 
-enum { SMP_NO_COMM = 255, SMP_MAX_DIMS = 6 };
+enum { SMP_NO_COMM = 255, SMP_MAX_DIMS = 8 };
 /* Task flags. */
 enum {
     SMP_FLAG_ACCUMULATE = 1, /* outputs marked `a` are added to */

@@ -204,7 +204,7 @@ static void print_operand(struct page *page, const smp_program *program,
 static void print_task(struct page *page, const smp_program *program, uint32_t number,
                        const smp_task *task)
 {
-    char dims[160] = "";
+    char dims[200] = "";
     int at = 0;
     uint32_t n_dim = SMP_MAX_DIMS;
     while (n_dim > 1 && task->dims[n_dim - 1] == 0) {

@@ -77,6 +77,9 @@ static smp_task task_of(const walk *w, const smp_node *node, const char *name, u
                       .comm = SMP_NO_COMM,
                       .flags = node->flags };
 
+    if (node->fp32) {
+        task.dtype = task.dtype2 = SMP_F32;
+    }
     for (int i = 0; i < SMP_MAX_DIMS; i++) {
         task.dims[i] = node->dims[i];
     }
@@ -116,12 +119,29 @@ static smp_access weight_grad(const walk *w, smp_role role, uint32_t n)
 
 /* ---- forward ---- */
 
+static void forward_qk_norm(walk *w, const smp_node *node, const smp_task *task)
+{
+    add(w, task,
+        (smp_access[]){ smp_updates(at(w, node->in[0])),
+                        smp_reads(weight(w, SMP_ROLE_Q_NORM_W, 1)),
+                        smp_reads(weight(w, SMP_ROLE_K_NORM_W, 1)),
+                        smp_writes(at(w, node->out[1])) },
+        4);
+    if (node->in[1] != SMP_NO_TENSOR) {
+        smp_build_extend(&w->low->build, smp_reads(at(w, node->in[1])));
+    }
+    if (node->bias != SMP_ROLES) {
+        smp_build_extend(&w->low->build, smp_reads(weight(w, SMP_ROLE_Q_NORM_B, 1)));
+        smp_build_extend(&w->low->build, smp_reads(weight(w, SMP_ROLE_K_NORM_B, 1)));
+    }
+}
+
 static void forward_node(walk *w, const smp_node *node, smp_phase phase)
 {
     const char *name =
         phase == SMP_PHASE_FORWARD ? node->names.forward : node->names.again;
     smp_task task = task_of(w, node, name, node->op, phase);
-    smp_access access[4];
+    smp_access access[6];
     uint32_t n = 0;
 
     switch (node->op) {
@@ -134,22 +154,21 @@ static void forward_node(walk *w, const smp_node *node, smp_phase phase)
                        at(w, node->out[0]));
         return;
     case SMP_OP_BIAS:
-        access[n++] = smp_updates(at(w, node->in[0]));
-        break;
     case SMP_OP_ROPE:
         access[n++] = smp_updates(at(w, node->in[0]));
         break;
-    case SMP_OP_QK_NORM:
+    case SMP_OP_CLIP:
         access[n++] = smp_updates(at(w, node->in[0]));
-        access[n++] = smp_reads(weight(w, SMP_ROLE_Q_NORM_W, 1));
-        access[n++] = smp_reads(weight(w, SMP_ROLE_K_NORM_W, 1));
         access[n++] = smp_writes(at(w, node->out[1]));
-        add(w, &task, access, n);
+        break;
+    case SMP_OP_QK_NORM:
+        forward_qk_norm(w, node, &task);
         return;
     default:
-        access[n++] = smp_reads(at(w, node->in[0]));
-        if (node->in[1] != SMP_NO_TENSOR) {
-            access[n++] = smp_reads(at(w, node->in[1]));
+        for (int i = 0; i < 3; i++) {
+            if (node->in[i] != SMP_NO_TENSOR) {
+                access[n++] = smp_reads(at(w, node->in[i]));
+            }
         }
         if (node->weight != SMP_ROLES) {
             access[n++] = smp_reads(weight(w, node->weight, node->n_weight));
@@ -178,37 +197,85 @@ static smp_task grad_task(const walk *w, const smp_node *node, const char *name,
     return task;
 }
 
+/* Where an operation that only writes leaves its part of a gradient to which others have
+ * contributed: beside it. */
+static smp_ref part_at(walk *w, uint8_t tensor)
+{
+    const smp_tensor *t = &w->graph->tensors[tensor];
+    const char *name;
+
+    if (!t->has_grad) {
+        return grad_at(w, tensor);
+    }
+    name = smp_arena_printf(w->low->build.program->arena, "%s.part", t->grad_name);
+    return smp_whole(smp_lower_scratch(w->low, name, SMP_KIND_WORKSPACE, t->bytes), t->bytes);
+}
+
+/* Adds what lies at `part` to the gradient; nothing to do where it has been written there. */
+static void add_part(walk *w, const smp_node *node, uint8_t tensor, smp_ref part)
+{
+    smp_tensor *t = &w->graph->tensors[tensor];
+    smp_task task = task_of(w, node, node->names.add, SMP_OP_ACCUMULATE, SMP_PHASE_BACKWARD);
+
+    if (t->has_grad) {
+        task.flags |= SMP_FLAG_ACCUMULATE;
+        task.dims[0] = t->bytes / smp_dtype_bytes(w->low->compute);
+        add(w, &task, (smp_access[]){ smp_reads(part), smp_updates(grad_at(w, tensor)) }, 2);
+    }
+    t->has_grad = true;
+}
+
+/* A gathered input is not kept: it is gathered again, once a backward. */
+static void regather(walk *w, const smp_node *node)
+{
+    smp_tensor *t = &w->graph->tensors[node->in[0]];
+    smp_node gather = { .op = SMP_OP_ALL_GATHER };
+
+    if (t->gathered == SMP_NO_TENSOR || t->regathered) {
+        return;
+    }
+    t->regathered = true;
+    gather.dims[0] = t->bytes / smp_dtype_bytes(w->low->compute);
+    add_collective(w, &gather, node->names.regather, SMP_OP_ALL_GATHER, SMP_PHASE_BACKWARD,
+                   at(w, t->gathered), at(w, node->in[0]));
+}
+
+/* The input gradient.  Rows that are longer than the product's columns have the rest of them
+ * from elsewhere; otherwise a second reader of the input adds to what the first wrote. */
+static void matmul_dx(walk *w, const smp_node *node)
+{
+    uint8_t x = node->in[0];
+    bool has = w->graph->tensors[x].has_grad;
+    smp_ref dx = grad_at(w, x);
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_MATMUL_DX);
+
+    task.flags |= has && node->dims[3] == 0 ? SMP_FLAG_ACCUMULATE : 0;
+    task.dims[1] = node->dims[2];
+    task.dims[2] = node->dims[1];
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])),
+                        smp_reads(weight(w, node->weight, node->n_weight)),
+                        smp_adds(dx, has) },
+        3);
+    w->graph->tensors[x].has_grad = true;
+}
+
 /* The input gradient is made first, so that its reduction over the tensor group runs beside
  * the weight gradient. */
 static void matmul_grad(walk *w, const smp_node *node)
 {
-    uint8_t x = node->in[0], source = w->graph->tensors[x].gathered;
     smp_ref dy = grad_at(w, node->out[0]);
-    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_MATMUL_DX);
-    uint64_t rows = node->dims[0], out = node->dims[1], in = node->dims[2];
+    smp_task task = grad_task(w, node, node->names.dw, SMP_OP_MATMUL_DW);
 
-    if (source != SMP_NO_TENSOR) {
-        smp_node gather = { .op = SMP_OP_ALL_GATHER,
-                            .dims = { smp_mul(w->low->tokens, w->low->hidden) } };
-
-        add_collective(w, &gather, node->names.regather, SMP_OP_ALL_GATHER,
-                       SMP_PHASE_BACKWARD, at(w, source), at(w, x));
-    }
-    task.dims[1] = in;
-    task.dims[2] = out;
-    add(w, &task,
-        (smp_access[]){ smp_reads(dy), smp_reads(weight(w, node->weight, node->n_weight)),
-                        smp_writes(grad_at(w, x)) },
-        3);
-    w->graph->tensors[x].has_grad = true;
-    task = grad_task(w, node, node->names.dw, SMP_OP_MATMUL_DW);
-    task.dims[0] = out;
-    task.dims[1] = in;
-    task.dims[2] = rows;
+    regather(w, node);
+    matmul_dx(w, node);
+    task.dims[0] = node->dims[1];
+    task.dims[1] = node->dims[2];
+    task.dims[2] = node->dims[0];
     task.dtype2 = (uint8_t)w->low->reduce;
     task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
     add(w, &task,
-        (smp_access[]){ smp_reads(dy), smp_reads(at(w, x)),
+        (smp_access[]){ smp_reads(dy), smp_reads(at(w, node->in[0])),
                         weight_grad(w, node->weight, node->n_weight) },
         3);
     if (node->bias != SMP_ROLES) {
@@ -235,8 +302,31 @@ static void norm_grad(walk *w, const smp_node *node)
     }
 }
 
+/* Sums over all heads that the gradient of a norm over all heads takes. */
+static smp_ref qk_dots(walk *w, const smp_node *node)
+{
+    uint64_t bytes = smp_mul(w->low->tokens, 8);
+    smp_ref dots = smp_whole(smp_lower_scratch(w->low, "attention.dots", SMP_KIND_WORKSPACE,
+                                               bytes),
+                             bytes);
+    smp_task task = grad_task(w, node, "attention.qk_dots", SMP_OP_QK_DOTS);
+    smp_node sum = { .fp32 = true, .dims = { smp_mul(w->low->tokens, 2) } };
+
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->out[1])),
+                        smp_reads(at(w, node->in[1])),
+                        smp_reads(weight(w, SMP_ROLE_Q_NORM_W, 1)),
+                        smp_reads(weight(w, SMP_ROLE_K_NORM_W, 1)), smp_writes(dots) },
+        6);
+    add_collective(w, &sum, "attention.qk_dots.sum", SMP_OP_ALL_REDUCE, SMP_PHASE_BACKWARD,
+                   dots, dots);
+    return dots;
+}
+
 static void qk_norm_grad(walk *w, const smp_node *node)
 {
+    bool whole = node->in[1] != SMP_NO_TENSOR;
+    smp_ref dots = whole ? qk_dots(w, node) : (smp_ref){ 0 };
     smp_task task = grad_task(w, node, node->names.dx, SMP_OP_QK_NORM_GRAD);
 
     task.dtype2 = (uint8_t)w->low->reduce;
@@ -248,6 +338,14 @@ static void qk_norm_grad(walk *w, const smp_node *node)
                         weight_grad(w, SMP_ROLE_Q_NORM_W, 1),
                         weight_grad(w, SMP_ROLE_K_NORM_W, 1) },
         6);
+    if (whole) {
+        smp_build_extend(&w->low->build, smp_reads(at(w, node->in[1])));
+        smp_build_extend(&w->low->build, smp_reads(dots));
+    }
+    if (node->bias != SMP_ROLES) {
+        smp_build_extend(&w->low->build, weight_grad(w, SMP_ROLE_Q_NORM_B, 1));
+        smp_build_extend(&w->low->build, weight_grad(w, SMP_ROLE_K_NORM_B, 1));
+    }
     share_grad(w, node->in[0], node->out[0]);
 }
 
@@ -281,29 +379,46 @@ static void plain_grad(walk *w, const smp_node *node, smp_op op, const uint8_t *
         access[n++] = smp_writes(grad_at(w, node->in[1]));
         w->graph->tensors[node->in[1]].has_grad = true;
     }
+    if (node->bias == SMP_ROLE_SINKS) {
+        task.dtype2 = (uint8_t)w->low->reduce;
+        task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    }
     add(w, &task, access, n);
+    if (node->needs_input) {
+        smp_build_extend(&w->low->build, smp_reads(at(w, node->in[0])));
+    }
+    if (node->bias == SMP_ROLE_SINKS) {
+        smp_build_extend(&w->low->build, smp_reads(weight(w, SMP_ROLE_SINKS, 1)));
+        smp_build_extend(&w->low->build, weight_grad(w, SMP_ROLE_SINKS, 1));
+    }
 }
 
 /* The two ends of tensor parallelism are each other's gradients. */
 static void collective_grad(walk *w, const smp_node *node)
 {
     uint8_t x = node->in[0], y = node->out[0];
+    smp_ref part;
 
     switch (node->op) {
     case SMP_OP_ALL_REDUCE:
         share_grad(w, x, y);
         return;
     case SMP_NODE_FORK:
-        share_grad(w, x, y);
         add_collective(w, node, node->names.dx, SMP_OP_ALL_REDUCE, SMP_PHASE_BACKWARD,
                        grad_at(w, y), grad_at(w, y));
+        if (w->graph->tensors[x].has_grad) {
+            add_part(w, node, x, grad_at(w, y));
+        } else {
+            share_grad(w, x, y);
+        }
         return;
     default:
+        part = part_at(w, x);
         add_collective(w, node, node->names.dx,
                        node->op == SMP_OP_ALL_GATHER ? SMP_OP_REDUCE_SCATTER
                                                      : SMP_OP_ALL_GATHER,
-                       SMP_PHASE_BACKWARD, grad_at(w, y), grad_at(w, x));
-        w->graph->tensors[x].has_grad = true;
+                       SMP_PHASE_BACKWARD, grad_at(w, y), part);
+        add_part(w, node, x, part);
         return;
     }
 }
@@ -326,6 +441,32 @@ static void scores_grad(walk *w, const smp_node *node)
         3);
 }
 
+static void clip_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_CLIP_GRAD);
+
+    add(w, &task,
+        (smp_access[]){ smp_updates(grad_at(w, node->out[0])),
+                        smp_reads(at(w, node->out[1])) },
+        2);
+    share_grad(w, node->in[0], node->out[0]);
+}
+
+static void latent_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_LATENT_GRAD);
+
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])),
+                        smp_writes(grad_at(w, node->in[0])),
+                        smp_writes(grad_at(w, node->in[1])),
+                        smp_writes(grad_at(w, node->in[2])) },
+        4);
+    for (int i = 0; i < 3; i++) {
+        w->graph->tensors[node->in[i]].has_grad = true;
+    }
+}
+
 static void backward_node(walk *w, const smp_node *node)
 {
     switch (node->op) {
@@ -342,8 +483,16 @@ static void backward_node(walk *w, const smp_node *node)
     case SMP_OP_QK_NORM:
         qk_norm_grad(w, node);
         break;
+    case SMP_OP_QK_STATS: /* part of the norm's gradient */
+        break;
     case SMP_OP_BIAS:
         bias_grad(w, node);
+        break;
+    case SMP_OP_CLIP:
+        clip_grad(w, node);
+        break;
+    case SMP_OP_LATENT:
+        latent_grad(w, node);
         break;
     case SMP_OP_ROPE:
         rope_grad(w, node);
@@ -371,7 +520,9 @@ static void backward_node(walk *w, const smp_node *node)
         plain_grad(w, node, SMP_OP_DROPOUT_GRAD, &node->out[1], 1);
         break;
     default:
-        collective_grad(w, node);
+        if (!node->fp32) { /* sums of statistics are part of the norm's gradient */
+            collective_grad(w, node);
+        }
         break;
     }
 }
@@ -381,8 +532,11 @@ static void emit_backward(walk *w)
     smp_graph *g = w->graph;
 
     for (uint32_t i = 0; i < g->n_tensor; i++) {
-        g->tensors[i].has_grad = false;
+        g->tensors[i].has_grad = g->tensors[i].regathered = false;
         g->tensors[i].grad = (smp_ref){ 0 };
+        if (g->tensors[i].residual) {
+            g->tensors[i].grad = smp_whole(w->low->d, g->tensors[i].bytes);
+        }
     }
     g->tensors[g->output].grad = smp_whole(w->low->d, g->tensors[g->output].bytes);
     g->tensors[g->output].has_grad = true;

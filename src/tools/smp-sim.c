@@ -12,6 +12,7 @@ typedef struct options {
     cli_job job;
     cli_list sweep;
     bool json, describe, ranks, program, explain, verify;
+    const char *allocation;
     const char *trace, *memory_plot, *timeline_plot;
 } options;
 
@@ -30,6 +31,8 @@ static const cli_option table[] = {
     CLI_FLAG("program", 0, options, program, "the step program, task by task"),
     CLI_FLAG("verify", 0, options, verify,
              "prove that no two tasks conflict and no rank can deadlock"),
+    CLI_TEXT("allocation", 0, "SIZE", options, allocation,
+             "which tensor an allocation of this size is: 2GiB, 1.5e9, 34359738368"),
     CLI_HEADING("Files"),
     CLI_TEXT("trace", 't', "FILE", options, trace,
              "Chrome trace JSON: open it in ui.perfetto.dev; - is standard output"),
@@ -53,6 +56,7 @@ static const char *const examples[] = {
     "smp-sim plan.json --sweep micro_batch=1,2,4 --sweep loss_chunks=1,8",
     "smp-sim plan.json --trace trace.json --memory-plot memory.svg",
     "smp-sim plan.json --explain                  # which figures it rests on",
+    "smp-sim plan.json --allocation 31.31GiB      # which tensor is that?",
     "smp-sim --model gpt2 --describe --json",
     NULL
 };
@@ -163,7 +167,9 @@ static smp_status lower_and_show(const options *o, const smp_job *job, smp_error
                  "deadlock.\n");
         }
     }
-    if (status == SMP_OK) {
+    if (status == SMP_OK && o->allocation) {
+        status = smp_allocation_print(job, step, o->allocation, o->json, stdout, errors);
+    } else if (status == SMP_OK) {
         status = o->program ? smp_step_print(step, stdout, errors)
                             : report(o, job, step, errors);
     }

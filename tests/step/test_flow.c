@@ -19,6 +19,10 @@
     "\"hidden_size\": 64, \"num_attention_heads\": 8, \"num_key_value_heads\": " #kv ", "   \
     "\"head_dim\": 8, \"intermediate_size\": 96, \"vocab_size\": 101, "                     \
     "\"max_position_embeddings\": 64" more "}"
+#define LATENT(family, q_rank)                                                              \
+    TINY(family, 3, 8, ", \"first_k_dense_replace\": 3, \"q_lora_rank\": " q_rank            \
+         ", \"kv_lora_rank\": 16, \"qk_nope_head_dim\": 8, \"qk_rope_head_dim\": 4, "         \
+         "\"v_head_dim\": 6, \"num_experts_per_tok\": 2, \"attention_bias\": true")
 static const char *const configs[] = {
     TINY("llama", 3, 4, ""),
     TINY("llama", 4, 1, ", \"attention_bias\": true, \"mlp_bias\": true"),
@@ -30,6 +34,41 @@ static const char *const configs[] = {
     "{\"model_type\": \"gpt_neox\", \"num_hidden_layers\": 3, \"hidden_size\": 64, "
     "\"num_attention_heads\": 8, \"intermediate_size\": 256, \"vocab_size\": 101, "
     "\"max_position_embeddings\": 64, \"hidden_dropout\": 0.1}",
+    /* no dropout: both branches in one reduction */
+    "{\"model_type\": \"gpt_neox\", \"num_hidden_layers\": 2, \"hidden_size\": 64, "
+    "\"num_attention_heads\": 8, \"intermediate_size\": 256, \"vocab_size\": 101, "
+    "\"max_position_embeddings\": 64}",
+    /* norms after, around, behind the residual; norms of q and k of each form */
+    TINY("olmo2", 3, 2, ""),
+    TINY("olmo2", 2, 8, ", \"tie_word_embeddings\": true, \"attention_bias\": true"),
+    TINY("gemma2", 3, 4, ", \"sliding_window\": 8"),
+    TINY("gemma3_text", 3, 1, ", \"sliding_window\": 8, \"sliding_window_pattern\": 2"),
+    "{\"model_type\": \"opt\", \"num_hidden_layers\": 2, \"hidden_size\": 64, "
+    "\"num_attention_heads\": 8, \"ffn_dim\": 96, \"vocab_size\": 101, "
+    "\"max_position_embeddings\": 64, \"do_layer_norm_before\": false, "
+    "\"word_embed_proj_dim\": 32}",
+    "{\"model_type\": \"opt\", \"num_hidden_layers\": 2, \"hidden_size\": 64, "
+    "\"num_attention_heads\": 8, \"ffn_dim\": 96, \"vocab_size\": 101, \"dropout\": 0, "
+    "\"max_position_embeddings\": 64, \"do_layer_norm_before\": false, "
+    "\"tie_word_embeddings\": false}",
+    TINY("cohere", 2, 4, ", \"use_qk_norm\": true"),
+    TINY("phi", 2, 4, ", \"qk_layernorm\": true"),
+    TINY("stablelm", 2, 2, ", \"qk_layernorm\": true, \"use_parallel_residual\": true"),
+    TINY("stablelm", 2, 8, ", \"use_qkv_bias\": true"),
+    "{\"model_type\": \"gptj\", \"n_layer\": 2, \"n_embd\": 64, \"n_head\": 8, "
+    "\"rotary_dim\": 4, \"n_positions\": 64, \"vocab_size\": 101, \"resid_pdrop\": 0.1}",
+    "{\"model_type\": \"falcon\", \"num_hidden_layers\": 2, \"hidden_size\": 64, "
+    "\"num_attention_heads\": 8, \"vocab_size\": 101, \"max_position_embeddings\": 64}",
+    "{\"model_type\": \"falcon\", \"num_hidden_layers\": 2, \"hidden_size\": 64, "
+    "\"num_attention_heads\": 8, \"vocab_size\": 101, \"max_position_embeddings\": 64, "
+    "\"new_decoder_architecture\": true, \"num_kv_heads\": 4, \"bias\": true}",
+    "{\"model_type\": \"bloom\", \"n_layer\": 2, \"hidden_size\": 64, \"n_head\": 8, "
+    "\"vocab_size\": 101, \"hidden_dropout\": 0.1}",
+    "{\"model_type\": \"mpt\", \"n_layers\": 2, \"d_model\": 64, \"n_heads\": 8, "
+    "\"vocab_size\": 101, \"max_seq_len\": 64, \"attn_config\": {\"clip_qkv\": 6}}",
+    /* latent attention, with and without a latent of q */
+    LATENT("deepseek_v3", "24"),
+    LATENT("deepseek_v2", "null"),
 };
 
 enum { DRAWS = 400 };

@@ -21,6 +21,7 @@ typedef struct writer {
     const smp_simulation *simulation;
     uint32_t c;       /* class being written */
     uint64_t n_event;
+    bool kind_used[SMP_KINDS]; /* by device buffers of the class */
 } writer;
 
 /* Process 0 is the idle process to Perfetto, and a thread is found by its number alone, so
@@ -174,16 +175,31 @@ static void begin_counter(writer *w, const char *name, int64_t time_ps)
     fputs(",\"args\":{", w->stream);
 }
 
+static void find_kinds(writer *w)
+{
+    const smp_program *program = w->simulation->step->programs[w->c];
+    for (uint32_t k = 0; k < SMP_KINDS; k++) {
+        w->kind_used[k] = false;
+    }
+    for (uint32_t b = 0; b < program->n_buffer; b++) {
+        if (program->buffers[b].space == SMP_SPACE_DEVICE) {
+            w->kind_used[program->buffers[b].kind] = true;
+        }
+    }
+}
+
 /* Two counters, for a viewer draws a row for each name and value. */
 static void put_point(void *context, const smp_live_point *point)
 {
     writer *w = context;
     uint64_t total_bytes = 0;
+    const char *comma = "";
     begin_counter(w, "live bytes by kind", point->time_ps);
     for (uint32_t k = 0; k < SMP_KINDS; k++) {
-        if (k != SMP_KIND_TOKEN) {
-            fprintf(w->stream, "%s\"%s\":%" PRIu64, k ? "," : "",
-                    smp_kind_name((smp_buffer_kind)k), point->kind_bytes[k]);
+        if (w->kind_used[k]) {
+            fprintf(w->stream, "%s\"%s\":%" PRIu64, comma, smp_kind_name((smp_buffer_kind)k),
+                    point->kind_bytes[k]);
+            comma = ",";
             total_bytes += point->kind_bytes[k];
         }
     }
@@ -229,6 +245,7 @@ smp_status smp_simulation_trace(const smp_simulation *simulation, const char *pa
     for (w.c = 0; w.c < simulation->step->n_program; w.c++) {
         put_process(&w);
         put_tasks(&w);
+        find_kinds(&w);
         smp_live_sweep(simulation, w.c, put_point, &w);
     }
     fputs("\n]}\n", w.stream);
