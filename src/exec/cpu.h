@@ -47,6 +47,8 @@ void smp_product(bool a_transposed, bool b_transposed, uint64_t m, uint64_t n, u
                  float factor, smp_matrix a, smp_matrix b, bool add, void *c, smp_dtype dtype,
                  uint64_t ldc);
 
+void smp_set_blas_threads(uint32_t threads); /* of the process */
+
 /* ---- elementary functions ---- */
 
 /* e^x within 2 units in the last place; a loop over it becomes vector code.  Cody and Waite's
