@@ -54,6 +54,39 @@ static bool tensor_across(const smp_job *job, smp_settings *s)
     return true;
 }
 
+static bool has_experts(const smp_job *job)
+{
+    for (uint32_t kind = 0; kind < job->model->n_kind; kind++) {
+        if (job->model->kinds[kind].moe.experts > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Twice the expert ranks on the same ranks: in the orthogonal layout fewer shard the rest. */
+static bool expert_up(const smp_job *job, smp_settings *s)
+{
+    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    s->expert_parallel_degree *= 2;
+    if (!nested && s->hybrid_shard_degree % 2 == 0) {
+        s->hybrid_shard_degree /= 2;
+    }
+    return has_experts(job);
+}
+
+static bool expert_down(const smp_job *job, smp_settings *s)
+{
+    if (s->expert_parallel_degree % 2 != 0) {
+        return false;
+    }
+    s->expert_parallel_degree /= 2;
+    if (s->expert_layout == SMP_EXPERT_LAYOUT_ORTHOGONAL) {
+        s->hybrid_shard_degree *= 2;
+    }
+    return has_experts(job);
+}
+
 static bool set_checkpointing(smp_settings *s, smp_checkpointing checkpointing)
 {
     if (s->checkpointing == checkpointing) {
@@ -95,7 +128,9 @@ static bool shard_node(const smp_job *job, smp_settings *s)
 
 static bool shard_world(const smp_job *job, smp_settings *s)
 {
-    const uint32_t degree = job->world / s->tensor_parallel_degree;
+    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const uint32_t degree = job->world / s->tensor_parallel_degree /
+                            (nested ? 1 : s->expert_parallel_degree);
     if (degree == s->hybrid_shard_degree) {
         return false;
     }
@@ -150,6 +185,8 @@ static const struct neighbour { const char *key; change_fn change; } neighbours[
     {"tensor_parallel_degree", tensor_up},
     {"tensor_parallel_degree", tensor_down},
     {"tensor_parallel_degree", tensor_across},
+    {"expert_parallel_degree", expert_up},
+    {"expert_parallel_degree", expert_down},
     {"checkpointing", checkpointing_none},
     {"checkpointing", checkpointing_selective},
     {"checkpointing", checkpointing_full},

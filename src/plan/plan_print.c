@@ -21,7 +21,8 @@
 
 /* Keys that a plan decides, in the order in which people read them. */
 static const char *const shown_keys[] = {
-    "tensor_parallel_degree", "sequence_parallel", "hybrid_shard_degree",
+    "tensor_parallel_degree", "expert_parallel_degree", "rank_order", "sequence_parallel",
+    "hybrid_shard_degree",
     "reshard_after_forward", "micro_batch", "accumulation", "checkpointing", "offload",
     "activation_loading_horizon", "loss_chunks", "prefetch",
 };
@@ -35,6 +36,9 @@ static bool acts(const smp_job *job, const char *key)
     const smp_settings *s = &job->settings;
     if (strcmp(key, "activation_loading_horizon") == 0) {
         return s->offload && s->sm_activation_offloading;
+    }
+    if (strcmp(key, "expert_parallel_degree") == 0 || strcmp(key, "rank_order") == 0) {
+        return s->expert_parallel_degree > 1;
     }
     if (strcmp(key, "sequence_parallel") == 0) {
         return s->tensor_parallel_degree > 1;
