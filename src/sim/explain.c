@@ -150,8 +150,24 @@ static void add_evidence(smp_text *text, const smp_cost *cost)
     }
     smp_text_add(text, "    %s, +- %.1f %%%s%s\n",
                  cost->fit != NULL ? "fitted to measurements" : "formula", 100.0 * cost->spread,
-                 cost->extrapolated ? ", extrapolated: outside the sizes measured" : "",
-                 cost->unverified ? ", derived: not measured itself" : "");
+                 cost->extrapolated ? ", outside the sizes measured" : "",
+                 cost->unverified ? ", derived" : "");
+}
+
+/* Bytes of the next word that stay together: of a long path, up to a slash that fits. */
+static size_t word_length(const char *words)
+{
+    size_t n = strcspn(words, " ");
+    size_t most = WIDTH - 6;
+    if (n <= most) {
+        return n;
+    }
+    for (size_t k = most; k > 0; k--) {
+        if (words[k - 1] == '/') {
+            return k;
+        }
+    }
+    return most;
 }
 
 /* Words of `words`, wrapped, after `head`. */
@@ -160,7 +176,7 @@ static void add_wrapped(smp_text *text, const char *head, const char *words)
     size_t column = strlen(head);
     smp_text_add(text, "%s", head);
     while (*words) {
-        size_t n = strcspn(words, " ");
+        size_t n = word_length(words);
         if (column + 1 + n > WIDTH) {
             smp_text_add(text, "\n     ");
             column = 5;
