@@ -159,7 +159,7 @@ static inline bool smp_key_given(const smp_settings *settings, smp_key key)
 }
 
 smp_setting_kind smp_key_kind(smp_key key);
-/* The settings object of every JSON output: those that are set, numbers and booleans as such. */
+/* The settings object of every JSON output: those set, numbers and booleans as such. */
 void smp_out_settings(smp_json_out *out, const char *key, const smp_settings *settings);
 /* Keys of the table, NULL-terminated, for smp_nearest_word. */
 const char *const *smp_setting_keys(void);

@@ -66,11 +66,26 @@ static void text_job(smp_text *text, const smp_simulation *simulation)
                  job->micro_batches, job->settings.micro_batch);
 }
 
-/* All settings that act; those given by the user are marked. */
-static void text_settings(smp_text *text, const smp_settings *settings)
+static bool has_experts(const smp_model *model)
 {
+    for (uint32_t kind = 0; kind < model->n_kind; kind++) {
+        if (model->kinds[kind].moe.experts > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* All settings that act; those given by the user are marked.  The table ends with those of
+ * experts, which do nothing for a model without. */
+static void text_settings(smp_text *text, const smp_job *job)
+{
+    const smp_settings *settings = &job->settings;
     size_t n = 0;
     const smp_setting_info *table = smp_settings_table(&n);
+    if (!has_experts(job->model)) {
+        n = (size_t)smp_settings_find("expert_layout");
+    }
     smp_text_add(text, "\nSettings that act (* given, others by default or rule)\n");
     size_t column = 0;
     for (size_t i = 0; i < n; i++) {
@@ -295,7 +310,7 @@ smp_status smp_simulation_print(const smp_simulation *simulation, bool json, FIL
         text_time(&text, simulation);
         text_memory(&text, simulation);
         smp_text_peaks(&text, &simulation->report.memory);
-        text_settings(&text, &simulation->job->settings);
+        text_settings(&text, simulation->job);
         text_notes(&text, simulation);
     }
     fwrite(text.data, 1, text.length, stream);
