@@ -197,7 +197,7 @@ static void put_plans(const smp_plan *plan, FILE *stream)
         put_settings(plan, &plan->found[0].job, true, "all ", stream);
     }
     if (plan->n_why > 0) {
-        fputs("\nWhy not, for plan 1:\n", stream);
+        fputs("\nWhy not, for plan 1: one setting changed, the others kept\n", stream);
     }
     for (uint32_t i = 0; i < plan->n_why; i++) {
         put_sentence(stream, plan->why[i]);
