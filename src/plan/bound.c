@@ -34,9 +34,10 @@ typedef struct shown { int64_t time_ps; uint64_t stack_bytes; } shown;
 
 /* One entry of the memo: what decides the head, then the measurements. */
 typedef struct head_key {
-    uint32_t tensor, micro_batch, layers_full, layers_rest, micro_batches;
+    uint32_t tensor, expert, micro_batch, layers_full, layers_rest, micro_batches;
     bool sequence_parallel;
-    bool sharded; /* decides where backward adds to gradients and where it writes */
+    /* decide where backward adds to gradients and where it writes */
+    bool sharded, experts_sharded;
     smp_checkpointing checkpointing;
     smp_accumulation accumulation;
     uint32_t gpus; /* 0: measured on few nodes, the same for all counts */
@@ -48,8 +49,9 @@ typedef struct head_entry {
     shown at[2][3];
 } head_entry;
 
-/* Bytes of communicators by what decides them, rank order and sharding being fixed. */
-typedef struct comm_key { uint32_t tensor, shard, gpus; } comm_key;
+/* Bytes of communicators by what decides them, sharding and layout being fixed; the order of
+ * ranks is known by its third axis. */
+typedef struct comm_key { uint32_t tensor, shard, expert, order, gpus; } comm_key;
 typedef struct comm_entry { comm_key key; uint64_t bytes; } comm_entry;
 
 struct smp_bounds {
@@ -171,12 +173,22 @@ static uint32_t few_nodes(const smp_job *job)
 {
     const smp_settings *s = &job->settings;
     const uint32_t shards = s->hybrid_shard_degree > 1 ? 2 : 1;
-    const uint32_t gpus = (uint32_t)smp_round_up((uint64_t)s->tensor_parallel_degree * shards,
-                                                 job->cluster->gpus_per_node);
+    const uint64_t apart = smp_mul(s->tensor_parallel_degree, s->expert_parallel_degree);
+    const uint64_t gpus = smp_round_up(smp_mul(apart, shards), job->cluster->gpus_per_node);
     const bool alike = s->rank_order[0] == SMP_AXIS_TENSOR && gpus < job->world &&
-                       gpus % s->tensor_parallel_degree == 0 &&
-                       s->context_parallel_degree == 1 && s->expert_parallel_degree == 1;
-    return alike ? gpus : 0;
+                       gpus % apart == 0 && s->context_parallel_degree == 1;
+    return alike ? (uint32_t)gpus : 0;
+}
+
+static bool is_nested(const smp_settings *s)
+{
+    return s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+}
+
+/* Ranks over which the experts of an expert rank are sharded. */
+static uint32_t expert_shards(const smp_settings *s)
+{
+    return s->hybrid_shard_degree / (is_nested(s) ? s->expert_parallel_degree : 1);
 }
 
 static smp_job on_few_nodes(const smp_job *job, smp_arena *arena)
@@ -190,9 +202,13 @@ static smp_job on_few_nodes(const smp_job *job, smp_arena *arena)
     out.cluster = smp_cluster_resized(arena, job->cluster, gpus);
     out.world = gpus;
     out.data_ranks = gpus / tensor;
-    out.settings.hybrid_shard_degree =
-        job->settings.hybrid_shard_degree > 1 ? out.data_ranks : 1;
-    out.replicas = out.data_ranks / out.settings.hybrid_shard_degree;
+    const smp_settings *s = &job->settings;
+    const uint32_t rest = is_nested(s) ? out.data_ranks
+                                       : out.data_ranks / s->expert_parallel_degree;
+    out.settings.hybrid_shard_degree = s->hybrid_shard_degree == 1 ? 1
+                                       : expert_shards(s) > 1      ? rest
+                                       : is_nested(s) ? s->expert_parallel_degree : rest;
+    out.replicas = rest / out.settings.hybrid_shard_degree;
     return out;
 }
 
@@ -240,7 +256,9 @@ static void fill_key(const smp_job *job, head_key *key)
     key->layers_rest = cut(job->model, rest);
     key->micro_batches = job->micro_batches > 2 ? 2 : (uint32_t)job->micro_batches;
     key->sequence_parallel = job->settings.sequence_parallel;
+    key->expert = job->settings.expert_parallel_degree;
     key->sharded = job->settings.hybrid_shard_degree > 1;
+    key->experts_sharded = expert_shards(&job->settings) > 1;
     key->checkpointing = job->settings.checkpointing;
     key->accumulation = job->settings.accumulation;
     key->gpus = few_nodes(job) ? 0 : job->world;
@@ -288,15 +306,32 @@ static int64_t head_time(const smp_job *job, const head_entry *entry)
 
 /* -------------------------------------------------------------- closed forms */
 
-static uint64_t unit_elems(const smp_model *model, const smp_block *block, uint32_t tensor)
+/* The parameters of one share of the units: experts where several ranks split them, or all
+ * others. */
+typedef enum share { DENSE, EXPERTS, SHARES } share;
+
+static uint64_t unit_elems(const smp_job *job, const smp_block *block, share of)
 {
+    const smp_model *model = job->model;
+    const smp_settings *s = &job->settings;
     const smp_param *params = block ? block->params : model->root;
     const uint32_t n = block ? block->n_param : model->n_root;
+    const bool apart = s->expert_parallel_degree > 1;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < n; i++) {
-        sum = smp_add(sum, smp_param_local_elems(model, block, &params[i], tensor));
+        const bool expert = apart && smp_role_is_expert(params[i].role);
+        if (expert == (of == EXPERTS)) {
+            const uint64_t local =
+                smp_param_local_elems(model, block, &params[i], s->tensor_parallel_degree);
+            sum = smp_add(sum, expert ? local / s->expert_parallel_degree : local);
+        }
     }
     return sum;
+}
+
+static uint32_t shards_of(const smp_settings *s, share of)
+{
+    return of == EXPERTS ? expert_shards(s) : s->hybrid_shard_degree;
 }
 
 static smp_dtype dtype_of(smp_precision precision)
@@ -313,16 +348,15 @@ static uint64_t dtype_bytes(smp_precision precision)
 /* Sums over units: whole elements and elements of one shard; the largest block. */
 typedef struct units { uint64_t whole, shard, root, blocks, largest; } units;
 
-static units count_units(const smp_job *job)
+static units count_units(const smp_job *job, share of)
 {
     const smp_model *model = job->model;
-    const uint32_t tensor = job->settings.tensor_parallel_degree;
-    const uint32_t degree = job->settings.hybrid_shard_degree;
+    const uint32_t degree = shards_of(&job->settings, of);
     units u = {0};
-    u.root = unit_elems(model, NULL, tensor);
+    u.root = unit_elems(job, NULL, of);
     u.shard = smp_ceil_div(u.root, degree);
     for (uint32_t kind = 0; kind < model->n_kind; kind++) {
-        const uint64_t elems = unit_elems(model, &model->kinds[kind], tensor);
+        const uint64_t elems = unit_elems(job, &model->kinds[kind], of);
         uint64_t layers = 0;
         for (uint32_t i = 0; i < model->n_layer; i++) {
             layers += model->kind_of_layer[i] == kind;
@@ -363,6 +397,35 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* What the streams of parameters take in one round, and the root unit's part of it. */
+typedef struct traffic { int64_t gathers, scatters, sums, ends; } traffic;
+
+static void add_traffic(const smp_job *job, const smp_mesh *mesh, share of, traffic *sum)
+{
+    const smp_settings *s = &job->settings;
+    const uint32_t degree = shards_of(s, of);
+    const uint64_t compute = dtype_bytes(s->precision);
+    const uint64_t reduce = dtype_bytes(s->reduce_dtype);
+    smp_placement shard;
+    smp_placement replica;
+    smp_mesh_placement(mesh, of == EXPERTS ? SMP_GROUP_EXPERT_SHARD : SMP_GROUP_SHARD, 0,
+                       &shard);
+    smp_mesh_placement(mesh, of == EXPERTS ? SMP_GROUP_REPLICA : SMP_GROUP_DENSE_REPLICA, 0,
+                       &replica);
+    for (uint32_t layer = 0; layer < job->model->n_layer; layer++) {
+        const uint64_t n = unit_elems(job, smp_model_block(job->model, layer), of);
+        sum->gathers += collective_ps(job, SMP_OP_ALL_GATHER, &shard, n * compute);
+        sum->scatters += collective_ps(job, SMP_OP_REDUCE_SCATTER, &shard, n * reduce);
+        sum->sums += collective_ps(job, SMP_OP_ALL_REDUCE, &replica,
+                                   smp_ceil_div(n, degree) * reduce);
+    }
+    const uint64_t root = unit_elems(job, NULL, of);
+    sum->ends += collective_ps(job, SMP_OP_ALL_GATHER, &shard, root * compute) +
+                 collective_ps(job, SMP_OP_REDUCE_SCATTER, &shard, root * reduce) +
+                 collective_ps(job, SMP_OP_ALL_REDUCE, &replica,
+                               smp_ceil_div(root, degree) * reduce);
+}
+
 /* Bound of everything that parameters need: see the head of this file. */
 static smp_status mesh_time(const smp_job *job, int64_t head_ps, smp_errors *errors,
                             int64_t *bound_ps_p)
@@ -377,35 +440,18 @@ static smp_status mesh_time(const smp_job *job, int64_t head_ps, smp_errors *err
     if (st != SMP_OK) {
         return st;
     }
-    smp_placement shard;
-    smp_placement replica;
-    smp_mesh_placement(mesh, SMP_GROUP_SHARD, 0, &shard);
-    smp_mesh_placement(mesh, SMP_GROUP_DENSE_REPLICA, 0, &replica);
-    const smp_model *model = job->model;
-    const uint64_t compute = dtype_bytes(s->precision);
-    const uint64_t reduce = dtype_bytes(s->reduce_dtype);
     /* gathers too: what is reduced once may stay gathered over the step */
     const int64_t rounds =
         s->accumulation == SMP_ACCUMULATION_EVERY ? (int64_t)job->micro_batches : 1;
-    const units u = count_units(job);
-    const uint64_t root_shard = smp_ceil_div(u.root, s->hybrid_shard_degree);
-    int64_t gathers = 0;
-    int64_t scatters = 0;
-    int64_t sums = 0;
-    for (uint32_t layer = 0; layer < model->n_layer; layer++) {
-        const uint64_t n = unit_elems(model, smp_model_block(model, layer),
-                                      s->tensor_parallel_degree);
-        gathers += collective_ps(job, SMP_OP_ALL_GATHER, &shard, n * compute);
-        scatters += collective_ps(job, SMP_OP_REDUCE_SCATTER, &shard, n * reduce);
-        sums += collective_ps(job, SMP_OP_ALL_REDUCE, &replica,
-                              smp_ceil_div(n, s->hybrid_shard_degree) * reduce);
+    traffic sum = {0};
+    uint64_t updated = 0;
+    for (int of = 0; of < SHARES; of++) {
+        add_traffic(job, mesh, (share)of, &sum);
+        updated = smp_add(updated, count_units(job, (share)of).shard);
     }
-    const int64_t ends = collective_ps(job, SMP_OP_ALL_GATHER, &shard, u.root * compute) +
-                         collective_ps(job, SMP_OP_REDUCE_SCATTER, &shard, u.root * reduce) +
-                         collective_ps(job, SMP_OP_ALL_REDUCE, &replica, root_shard * reduce) +
-                         update_ps(job, u.shard);
-    *bound_ps_p = larger(larger(head_ps + ends, gathers * rounds),
-                         larger(scatters * rounds, sums * rounds));
+    *bound_ps_p = larger(larger(head_ps + sum.ends + update_ps(job, updated),
+                                sum.gathers * rounds),
+                         larger(sum.scatters * rounds, sum.sums * rounds));
     smp_mesh_destroy(mesh);
     return SMP_OK;
 }
@@ -435,12 +481,12 @@ typedef struct layout {
     uint64_t compute, master, reduce, moments; /* bytes of an element */
 } layout;
 
-static layout layout_of(const smp_job *job)
+static layout layout_of(const smp_job *job, share of)
 {
     const smp_settings *s = &job->settings;
     layout l = {
         .full = s->sharding == SMP_SHARDING_FULL,
-        .sharded = s->sharding != SMP_SHARDING_NONE && s->hybrid_shard_degree > 1,
+        .sharded = s->sharding != SMP_SHARDING_NONE && shards_of(s, of) > 1,
         .casts = s->precision != s->master,
         .once = job->micro_batches == 1 || s->accumulation == SMP_ACCUMULATION_LAST,
         .compute = dtype_bytes(s->precision),
@@ -469,11 +515,11 @@ static uint64_t state_bytes(const layout *l, const units *u)
                                            : smp_mul(shard, l->master));
 }
 
-/* What lies beside all saved activations when backward begins: gathered units, whole
- * gradients, and logits or the ring slots of blocks, whichever is more. */
-static uint64_t beside_bytes(const smp_job *job, const layout *l, const units *u)
+/* What lies beside all saved activations when backward begins: gathered units and whole
+ * gradients; *ring_p: besides, the ring slots of blocks. */
+static uint64_t beside_bytes(const smp_job *job, const layout *l, const units *u,
+                             uint64_t *ring_p)
 {
-    const smp_settings *s = &job->settings;
     uint64_t sum = 0;
     uint64_t ring = 0;
     if (l->keeps) {
@@ -487,10 +533,16 @@ static uint64_t beside_bytes(const smp_job *job, const layout *l, const units *u
         sum = smp_add(sum, smp_mul(layers ? u->whole : u->root, l->reduce));
         ring = smp_add(ring, layers ? 0 : smp_mul(u->largest, l->reduce));
     }
+    *ring_p = ring;
+    return sum;
+}
+
+static uint64_t logits_bytes(const smp_job *job)
+{
+    const smp_settings *s = &job->settings;
     const uint64_t tokens = smp_mul(s->micro_batch, job->batch.seq_len) / s->loss_chunks;
     const uint64_t vocab = smp_local_vocab(job->model->vocab, s->tensor_parallel_degree);
-    const uint64_t logits = smp_mul(smp_mul(tokens, vocab), l->compute);
-    return smp_add(sum, logits > ring ? logits : ring);
+    return smp_mul(smp_mul(tokens, vocab), dtype_bytes(s->precision));
 }
 
 /* Saved activations: measured stacks, extended to all layers; offloaded inputs are at least
@@ -521,7 +573,8 @@ static smp_status communicator_bytes(smp_bounds *bounds, const smp_job *job, con
                                      smp_errors *errors, uint64_t *bytes_p)
 {
     const smp_settings *s = &job->settings;
-    const comm_key key = {s->tensor_parallel_degree, s->hybrid_shard_degree, job->world};
+    const comm_key key = {s->tensor_parallel_degree, s->hybrid_shard_degree,
+                          s->expert_parallel_degree, (uint32_t)s->rank_order[2], job->world};
     for (size_t i = 0; i < bounds->n_comm; i++) {
         if (memcmp(&bounds->comms[i].key, &key, sizeof key) == 0) {
             *bytes_p = bounds->comms[i].bytes;
@@ -534,6 +587,7 @@ static smp_status communicator_bytes(smp_bounds *bounds, const smp_job *job, con
         {SMP_GROUP_DENSE_REPLICA, true},
         {SMP_GROUP_TENSOR, true},
         {SMP_GROUP_WORLD, true},
+        {SMP_GROUP_EXPERT, true},
     };
     smp_mesh *mesh = NULL;
     const smp_status st = smp_mesh_create(job, errors, &mesh);
@@ -560,19 +614,27 @@ smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job, smp_errors *
                             uint64_t *bound_bytes_p)
 {
     const head_entry *entry = NULL;
-    const layout l = layout_of(job);
+    const layout dense = layout_of(job, DENSE);
     uint64_t sum = 0;
     smp_status st = find_head(bounds, job, errors, &entry);
     if (st == SMP_OK) {
-        st = communicator_bytes(bounds, job, &l, errors, &sum);
+        st = communicator_bytes(bounds, job, &dense, errors, &sum);
     }
     if (st != SMP_OK) {
         return st;
     }
-    const units u = count_units(job);
+    uint64_t rings = 0;
+    for (int of = 0; of < SHARES; of++) {
+        const layout l = layout_of(job, (share)of);
+        const units u = count_units(job, (share)of);
+        uint64_t ring = 0;
+        sum = smp_add(sum, state_bytes(&l, &u));
+        sum = smp_add(sum, beside_bytes(job, &l, &u, &ring));
+        rings = smp_add(rings, ring);
+    }
+    const uint64_t logits = logits_bytes(job);
     sum = smp_add(sum, smp_cost_context_bytes(job->profile));
-    sum = smp_add(sum, state_bytes(&l, &u));
     sum = smp_add(sum, saved_bytes(job, entry));
-    *bound_bytes_p = smp_add(sum, beside_bytes(job, &l, &u));
+    *bound_bytes_p = smp_add(sum, logits > rings ? logits : rings);
     return SMP_OK;
 }

@@ -24,10 +24,10 @@
 
 typedef enum smp_dim {
     /* head */
-    SMP_DIM_TENSOR, SMP_DIM_SEQUENCE, SMP_DIM_MICRO, SMP_DIM_CHECKPOINTING,
+    SMP_DIM_TENSOR, SMP_DIM_EXPERT, SMP_DIM_SEQUENCE, SMP_DIM_MICRO, SMP_DIM_CHECKPOINTING,
     SMP_DIM_ACCUMULATION,
     /* mesh */
-    SMP_DIM_SHARD, SMP_DIM_RESHARD,
+    SMP_DIM_SHARD, SMP_DIM_ORDER, SMP_DIM_RESHARD,
     /* leaf */
     SMP_DIM_OFFLOAD, SMP_DIM_CHUNKS, SMP_DIM_PREFETCH,
     SMP_DIMS,
@@ -129,8 +129,5 @@ const smp_cluster *smp_cluster_resized(smp_arena *arena, const smp_cluster *clus
 
 /* Fills plan->why. */
 SMP_CHECK smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors);
-
-/* Settings as an object of JSON values, every key. */
-void smp_plan_out_settings(smp_json_out *out, const char *key, const smp_settings *settings);
 
 #endif

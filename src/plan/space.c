@@ -14,6 +14,8 @@
 #include "base/numeric.h"
 #include "model/model.h"
 
+#include <string.h>
+
 static bool given(const smp_job *job, const char *key)
 {
     return smp_settings_given(&job->settings, key);
@@ -77,6 +79,34 @@ static void add_tensor(smp_plan_space *space)
         pin(space, SMP_DIM_SEQUENCE, job->settings.sequence_parallel);
     } else {
         set_values(space, SMP_DIM_SEQUENCE, (const uint32_t[]){1, 0}, 2);
+    }
+}
+
+/* Divisors of the experts of every layer.  Order 0: as given or by default; 1: expert ranks
+ * beside each other, so that their exchange stays inside a node where it can. */
+static void add_expert(smp_plan_space *space)
+{
+    const smp_job *job = space->job;
+    uint64_t common = 0;
+    for (uint32_t kind = 0; kind < job->model->n_kind; kind++) {
+        uint64_t a = job->model->kinds[kind].moe.experts;
+        uint64_t b = common;
+        while (b > 0) {
+            const uint64_t rest = a % b;
+            a = b;
+            b = rest;
+        }
+        common = a;
+    }
+    if (given(job, "expert_parallel_degree") || common < 2 || !job->settings.smp_moe) {
+        pin(space, SMP_DIM_EXPERT, job->settings.expert_parallel_degree);
+    } else {
+        set_divisors(space, SMP_DIM_EXPERT, common, job->cluster->gpus);
+    }
+    if (given(job, "rank_order") || common < 2) {
+        pin(space, SMP_DIM_ORDER, 0);
+    } else {
+        set_values(space, SMP_DIM_ORDER, (const uint32_t[]){0, 1}, 2);
     }
 }
 
@@ -193,6 +223,7 @@ smp_plan_space *smp_plan_space_create(const smp_job *job)
     space->arena = arena;
     space->job = job;
     add_tensor(space);
+    add_expert(space);
     add_micro_batch(space);
     add_checkpointing(space);
     add_sharding(space);
@@ -252,6 +283,13 @@ static uint32_t choice_value(const smp_plan_space *space, const smp_point *point
 static void apply(const smp_plan_space *space, const smp_point *point, smp_settings *s)
 {
     s->tensor_parallel_degree = choice_value(space, point, SMP_DIM_TENSOR);
+    s->expert_parallel_degree = choice_value(space, point, SMP_DIM_EXPERT);
+    if (choice_value(space, point, SMP_DIM_ORDER) == 1) {
+        static const smp_axis beside[SMP_AXES] = {SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT,
+                                                  SMP_AXIS_EXPERT, SMP_AXIS_SHARD,
+                                                  SMP_AXIS_REPLICA};
+        memcpy(s->rank_order, beside, sizeof beside);
+    }
     s->sequence_parallel = choice_value(space, point, SMP_DIM_SEQUENCE) != 0;
     if (s->tensor_parallel_degree == 1 && !space->pinned[SMP_DIM_SEQUENCE]) {
         s->sequence_parallel = false;
@@ -282,6 +320,25 @@ static bool respects_nodes(const smp_cluster *cluster, uint64_t tensor, uint64_t
     return ranks <= node ? node % ranks == 0 || ranks == cluster->gpus : ranks % node == 0;
 }
 
+/* Shard groups, and expert groups that come before them, respect nodes. */
+static bool places_well(const smp_plan_space *space, const smp_point *point)
+{
+    const smp_cluster *cluster = space->job->cluster;
+    const uint32_t tensor = choice_value(space, point, SMP_DIM_TENSOR);
+    const uint32_t expert = choice_value(space, point, SMP_DIM_EXPERT);
+    const uint32_t shard = choice_value(space, point, SMP_DIM_SHARD);
+    const bool nested = space->job->settings.expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const uint64_t before = smp_mul(tensor, expert);
+    if (cluster->gpus / tensor % shard != 0 || (nested && shard % expert != 0)) {
+        return false;
+    }
+    if (choice_value(space, point, SMP_DIM_ORDER) == 0) {
+        return respects_nodes(cluster, tensor, shard);
+    }
+    return respects_nodes(cluster, 1, before) &&
+           respects_nodes(cluster, before, nested ? shard / expert : shard);
+}
+
 /* Whether a digit that changes nothing here is not at its first value. */
 static bool is_copy(const smp_plan_space *space, const smp_point *point, const smp_job *job)
 {
@@ -290,7 +347,12 @@ static bool is_copy(const smp_plan_space *space, const smp_point *point, const s
      * prefetch saves nothing */
     const bool gathers = s->sharding == SMP_SHARDING_FULL &&
                          (s->hybrid_shard_degree > 1 || s->precision != s->master);
+    /* the two orders are one where either axis has one rank */
+    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const uint32_t expert = s->expert_parallel_degree;
+    const uint32_t shard = s->hybrid_shard_degree / (nested ? expert : 1);
     return (s->tensor_parallel_degree == 1 && point->digit[SMP_DIM_SEQUENCE] > 0) ||
+           ((expert == 1 || shard == 1) && point->digit[SMP_DIM_ORDER] > 0) ||
            (job->micro_batches == 1 && point->digit[SMP_DIM_ACCUMULATION] > 0) ||
            (!gathers && point->digit[SMP_DIM_RESHARD] > 0) ||
            ((!gathers || !s->reshard_after_forward) && point->digit[SMP_DIM_PREFETCH] > 0) ||
@@ -302,11 +364,7 @@ static bool is_copy(const smp_plan_space *space, const smp_point *point, const s
 
 bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp_job *job_p)
 {
-    const uint32_t tensor = choice_value(space, point, SMP_DIM_TENSOR);
-    const uint32_t shard = choice_value(space, point, SMP_DIM_SHARD);
-    if (!space->pinned[SMP_DIM_SHARD] &&
-        (space->job->cluster->gpus / tensor % shard != 0 ||
-         !respects_nodes(space->job->cluster, tensor, shard))) {
+    if (!space->pinned[SMP_DIM_SHARD] && !places_well(space, point)) {
         return false;
     }
     const smp_checkpointing checkpointing =

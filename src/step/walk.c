@@ -52,8 +52,10 @@ static smp_ref grad_at(walk *w, uint8_t tensor)
     smp_tensor *t = &w->graph->tensors[tensor];
 
     if (!t->has_grad && t->grad.bytes == 0) {
+        uint64_t bytes = t->grad_bytes ? t->grad_bytes : t->bytes;
+
         t->grad = smp_whole(
-            smp_lower_scratch(w->low, t->grad_name, SMP_KIND_WORKSPACE, t->bytes), t->bytes);
+            smp_lower_scratch(w->low, t->grad_name, SMP_KIND_WORKSPACE, bytes), bytes);
     }
     return t->grad;
 }
@@ -70,7 +72,7 @@ static smp_task task_of(const walk *w, const smp_node *node, const char *name, u
 {
     smp_task task = { .name = name,
                       .op = (uint16_t)op,
-                      .stream = SMP_STREAM_COMPUTE,
+                      .stream = node->stream,
                       .phase = (uint8_t)phase,
                       .dtype = (uint8_t)w->low->compute,
                       .dtype2 = (uint8_t)w->low->compute,
@@ -91,6 +93,30 @@ static void add(walk *w, const smp_task *task, const smp_access *access, uint32_
     smp_build_task(&w->low->build, task, access, n);
 }
 
+/* After all operands of the task added last: it shares the multiprocessors with tasks of
+ * another stream, which count as if they had all of them, so the two must not overlap. */
+static void finish(walk *w, const smp_node *node)
+{
+    if (node->exclusive) {
+        smp_build_extend(&w->low->build, smp_token(w->low->units_token));
+    }
+}
+
+static uint8_t comm_of(const smp_lowering *low, const smp_node *node)
+{
+    switch ((smp_node_group)node->group) {
+    case SMP_NODE_EXPERT:
+        return low->expert_comm;
+    case SMP_NODE_SHARD_SUM:
+        return low->shard_sum_comm;
+    case SMP_NODE_REPLICA_SUM:
+        return low->replica_sum_comm;
+    case SMP_NODE_TENSOR:
+        break;
+    }
+    return low->tensor_comm;
+}
+
 static void add_collective(walk *w, const smp_node *node, const char *name, smp_op op,
                            smp_phase phase, smp_ref from, smp_ref to)
 {
@@ -98,8 +124,8 @@ static void add_collective(walk *w, const smp_node *node, const char *name, smp_
     const smp_access apart[2] = { smp_reads(from), smp_writes(to) };
     const smp_access inplace[1] = { smp_updates(to) };
 
-    task.stream = SMP_STREAM_TENSOR;
-    task.comm = w->low->tensor_comm;
+    task.stream = node->group == SMP_NODE_TENSOR ? SMP_STREAM_TENSOR : SMP_STREAM_EXPERT;
+    task.comm = comm_of(w->low, node);
     if (op == SMP_OP_ALL_REDUCE) {
         add(w, &task, inplace, 1);
     } else {
@@ -107,14 +133,31 @@ static void add_collective(walk *w, const smp_node *node, const char *name, smp_
     }
 }
 
+static const smp_home *home_of(const walk *w, smp_role role)
+{
+    return w->low->expert > 1 && smp_role_is_expert(role) ? &w->variant->experts
+                                                          : &w->variant->home;
+}
+
 static smp_ref weight(const walk *w, smp_role role, uint32_t n)
 {
-    return smp_weight(w->low, &w->variant->home, role, n);
+    return smp_weight(w->low, home_of(w, role), role, n);
+}
+
+/* Whether the gradient of a parameter is added to. */
+static bool adds(const walk *w, smp_role role)
+{
+    return w->add && home_of(w, role)->share->n_write > 1;
+}
+
+static uint8_t add_flag(const walk *w, smp_role role)
+{
+    return adds(w, role) ? SMP_FLAG_ACCUMULATE : 0;
 }
 
 static smp_access weight_grad(const walk *w, smp_role role, uint32_t n)
 {
-    return smp_adds(smp_weight_grad(w->low, &w->variant->home, role, n), w->add);
+    return smp_adds(smp_weight_grad(w->low, home_of(w, role), role, n), adds(w, role));
 }
 
 /* ---- forward ---- */
@@ -147,6 +190,13 @@ static void forward_node(walk *w, const smp_node *node, smp_phase phase)
     switch (node->op) {
     case SMP_NODE_FORK:
         return;
+    case SMP_OP_ALL_TO_ALL:
+        add_collective(w, node, name, SMP_OP_ALL_TO_ALL, phase, at(w, node->in[0]),
+                       at(w, node->out[0]));
+        if (node->in[1] != SMP_NO_TENSOR) {
+            smp_build_extend(&w->low->build, smp_reads(at(w, node->in[1])));
+        }
+        return;
     case SMP_OP_ALL_GATHER:
     case SMP_OP_REDUCE_SCATTER:
     case SMP_OP_ALL_REDUCE:
@@ -177,14 +227,22 @@ static void forward_node(walk *w, const smp_node *node, smp_phase phase)
         if (node->out[1] != SMP_NO_TENSOR) {
             access[n++] = smp_writes(at(w, node->out[1]));
         }
+        if (node->op == SMP_OP_EXPERT_ROWS) {
+            access[n++] = smp_updates((smp_ref){ w->low->scalars, 0, 0, 16 });
+        }
         break;
+    }
+    if (node->fp32_out) {
+        task.dtype2 = SMP_F32;
     }
     if (node->bias != SMP_ROLES) {
         add(w, &task, access, n);
         smp_build_extend(&w->low->build, smp_reads(weight(w, node->bias, node->n_bias)));
+        finish(w, node);
         return;
     }
     add(w, &task, access, n);
+    finish(w, node);
 }
 
 /* ---- backward ---- */
@@ -257,6 +315,7 @@ static void matmul_dx(walk *w, const smp_node *node)
                         smp_reads(weight(w, node->weight, node->n_weight)),
                         smp_adds(dx, has) },
         3);
+    finish(w, node);
     w->graph->tensors[x].has_grad = true;
 }
 
@@ -273,7 +332,7 @@ static void matmul_grad(walk *w, const smp_node *node)
     task.dims[1] = node->dims[2];
     task.dims[2] = node->dims[0];
     task.dtype2 = (uint8_t)w->low->reduce;
-    task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    task.flags |= add_flag(w, node->weight);
     add(w, &task,
         (smp_access[]){ smp_reads(dy), smp_reads(at(w, node->in[0])),
                         weight_grad(w, node->weight, node->n_weight) },
@@ -281,6 +340,7 @@ static void matmul_grad(walk *w, const smp_node *node)
     if (node->bias != SMP_ROLES) {
         smp_build_extend(&w->low->build, weight_grad(w, node->bias, node->n_bias));
     }
+    finish(w, node);
 }
 
 static void norm_grad(walk *w, const smp_node *node)
@@ -290,7 +350,7 @@ static void norm_grad(walk *w, const smp_node *node)
     bool has = w->graph->tensors[x].has_grad;
 
     task.dtype2 = (uint8_t)w->low->reduce;
-    task.flags |= (uint8_t)((w->add ? SMP_FLAG_ACCUMULATE : 0) | (has ? SMP_FLAG_ADD_DX : 0));
+    task.flags |= (uint8_t)(add_flag(w, node->weight) | (has ? SMP_FLAG_ADD_DX : 0));
     add(w, &task,
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, x)),
                         smp_reads(weight(w, node->weight, 1)),
@@ -330,7 +390,7 @@ static void qk_norm_grad(walk *w, const smp_node *node)
     smp_task task = grad_task(w, node, node->names.dx, SMP_OP_QK_NORM_GRAD);
 
     task.dtype2 = (uint8_t)w->low->reduce;
-    task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    task.flags |= add_flag(w, SMP_ROLE_Q_NORM_W);
     add(w, &task,
         (smp_access[]){ smp_updates(grad_at(w, node->out[0])), smp_reads(at(w, node->out[1])),
                         smp_reads(weight(w, SMP_ROLE_Q_NORM_W, 1)),
@@ -354,7 +414,7 @@ static void bias_grad(walk *w, const smp_node *node)
     smp_task task = grad_task(w, node, node->names.dw, SMP_OP_BIAS_GRAD);
 
     task.dtype2 = (uint8_t)w->low->reduce;
-    task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    task.flags |= add_flag(w, node->bias);
     add(w, &task,
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])), weight_grad(w, node->bias, 1) },
         2);
@@ -381,7 +441,7 @@ static void plain_grad(walk *w, const smp_node *node, smp_op op, const uint8_t *
     }
     if (node->bias == SMP_ROLE_SINKS) {
         task.dtype2 = (uint8_t)w->low->reduce;
-        task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+        task.flags |= add_flag(w, SMP_ROLE_SINKS);
     }
     add(w, &task, access, n);
     if (node->needs_input) {
@@ -391,12 +451,173 @@ static void plain_grad(walk *w, const smp_node *node, smp_op op, const uint8_t *
         smp_build_extend(&w->low->build, smp_reads(weight(w, SMP_ROLE_SINKS, 1)));
         smp_build_extend(&w->low->build, weight_grad(w, SMP_ROLE_SINKS, 1));
     }
+    finish(w, node);
+}
+
+/* ---- experts ---- */
+
+/* Each rank's loss is a mean over its own tokens, and an expert sees those of all ranks of the
+ * expert group: its gradients are divided by their number here, so that the average over its
+ * copies is that over all data ranks. */
+static void grouped_grad(walk *w, const smp_node *node)
+{
+    uint8_t x = node->in[0];
+    smp_ref dy = grad_at(w, node->out[0]), layout = at(w, node->in[1]);
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_GROUPED_MATMUL_DX);
+
+    task.dims[2] = node->dims[3];
+    task.dims[3] = node->dims[2];
+    add(w, &task,
+        (smp_access[]){ smp_reads(dy), smp_reads(layout),
+                        smp_reads(weight(w, node->weight, node->n_weight)),
+                        smp_writes(grad_at(w, x)) },
+        4);
+    finish(w, node);
+    w->graph->tensors[x].has_grad = true;
+    task = grad_task(w, node, node->names.dw, SMP_OP_GROUPED_MATMUL_DW);
+    task.dims[5] = w->low->expert;
+    task.dtype2 = (uint8_t)w->low->reduce;
+    task.flags |= add_flag(w, node->weight);
+    add(w, &task,
+        (smp_access[]){ smp_reads(dy), smp_reads(at(w, x)), smp_reads(layout),
+                        weight_grad(w, node->weight, node->n_weight) },
+        4);
+    if (node->bias != SMP_ROLES) {
+        smp_build_extend(&w->low->build, weight_grad(w, node->bias, node->n_bias));
+    }
+    finish(w, node);
+}
+
+static void route_grad(walk *w, const smp_node *node)
+{
+    const smp_settings *set = w->low->set;
+    bool aux = set->smp_moe && set->moe_load_balancing == SMP_BALANCING_AUX_LOSS;
+    /* Ranks of the tensor group that route the same tokens each add a part. */
+    double parts = w->low->sequence ? 1 : w->low->tensor;
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_ROUTE_GRAD);
+
+    task.dims[4] = aux ? smp_rate_bits(set->moe_aux_loss_coeff / parts) : 0;
+    task.dims[5] = set->smp_moe ? smp_rate_bits(set->moe_z_loss_coeff / parts) : 0;
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
+                        smp_reads(at(w, node->out[0])), smp_writes(grad_at(w, node->in[0])) },
+        4);
+    if (node->extra != SMP_NO_TENSOR) {
+        smp_build_extend(&w->low->build, smp_reads(at(w, node->extra)));
+    }
+    if (node->bias != SMP_ROLES) {
+        smp_build_extend(&w->low->build, weight_grad(w, node->bias, 1));
+    }
+}
+
+/* The first contribution to the gradient of tokens writes, later ones add. */
+static void permute_grad(walk *w, const smp_node *node)
+{
+    uint8_t x = node->in[0];
+    bool has = w->graph->tensors[x].has_grad;
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_PERMUTE_GRAD);
+
+    task.flags |= has ? SMP_FLAG_ACCUMULATE : 0;
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[1])),
+                        smp_reads(at(w, node->in[2])), smp_adds(grad_at(w, x), has) },
+        4);
+    w->graph->tensors[x].has_grad = true;
+}
+
+static void combine_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_COMBINE_GRAD);
+
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
+                        smp_reads(at(w, node->in[1])), smp_reads(at(w, node->in[2])),
+                        smp_writes(grad_at(w, node->in[0])),
+                        smp_writes(grad_at(w, node->in[1])) },
+        6);
+    w->graph->tensors[node->in[0]].has_grad = true;
+    w->graph->tensors[node->in[1]].has_grad = true;
+}
+
+static void gate_rows_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_GATE_ROWS_GRAD);
+
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
+                        smp_reads(at(w, node->in[1])), smp_writes(grad_at(w, node->in[0])),
+                        smp_writes(grad_at(w, node->in[1])) },
+        5);
+    finish(w, node);
+    w->graph->tensors[node->in[0]].has_grad = true;
+    w->graph->tensors[node->in[1]].has_grad = true;
+}
+
+/* A permutation's gradient is the inverse one. */
+static void sort_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_SORT_ROWS);
+
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[1])),
+                        smp_writes(grad_at(w, node->in[0])) },
+        3);
+    w->graph->tensors[node->in[0]].has_grad = true;
+}
+
+/* Rows go back the way they came. */
+static void exchange_grad(walk *w, const smp_node *node)
+{
+    smp_node back = *node;
+
+    back.dims[0] = node->dims[1];
+    back.dims[1] = node->dims[0];
+    add_collective(w, &back, node->names.dx, SMP_OP_ALL_TO_ALL, SMP_PHASE_BACKWARD,
+                   grad_at(w, node->out[0]), grad_at(w, node->in[0]));
+    if (node->in[1] != SMP_NO_TENSOR) {
+        smp_build_extend(&w->low->build, smp_reads(at(w, node->in[1])));
+    }
+    w->graph->tensors[node->in[0]].has_grad = true;
+}
+
+/* False: the operation is none of experts'. */
+static bool expert_grad(walk *w, const smp_node *node)
+{
+    switch (node->op) {
+    case SMP_OP_GROUPED_MATMUL:
+        grouped_grad(w, node);
+        return true;
+    case SMP_OP_ROUTE:
+        route_grad(w, node);
+        return true;
+    case SMP_OP_PERMUTE:
+        permute_grad(w, node);
+        return true;
+    case SMP_OP_COMBINE:
+        combine_grad(w, node);
+        return true;
+    case SMP_OP_GATE_ROWS:
+        gate_rows_grad(w, node);
+        return true;
+    case SMP_OP_SORT_ROWS:
+        sort_grad(w, node);
+        return true;
+    case SMP_OP_ALL_TO_ALL:
+        exchange_grad(w, node);
+        return true;
+    case SMP_OP_EXPERT_ROWS:
+    case SMP_OP_ROUTE_STATISTICS:
+        return true; /* numbers of rows have no gradient */
+    default:
+        return false;
+    }
 }
 
 /* The two ends of tensor parallelism are each other's gradients. */
 static void collective_grad(walk *w, const smp_node *node)
 {
     uint8_t x = node->in[0], y = node->out[0];
+    smp_node back = *node;
     smp_ref part;
 
     switch (node->op) {
@@ -414,7 +635,8 @@ static void collective_grad(walk *w, const smp_node *node)
         return;
     default:
         part = part_at(w, x);
-        add_collective(w, node, node->names.dx,
+        back.dims[0] /= node->fp32 ? 2 : 1; /* of (weight, number), weights only */
+        add_collective(w, &back, node->names.dx,
                        node->op == SMP_OP_ALL_GATHER ? SMP_OP_REDUCE_SCATTER
                                                      : SMP_OP_ALL_GATHER,
                        SMP_PHASE_BACKWARD, grad_at(w, y), part);
@@ -520,7 +742,9 @@ static void backward_node(walk *w, const smp_node *node)
         plain_grad(w, node, SMP_OP_DROPOUT_GRAD, &node->out[1], 1);
         break;
     default:
-        if (!node->fp32) { /* sums of statistics are part of the norm's gradient */
+        /* sums of statistics are part of the norm's gradient, counts have none */
+        if (!expert_grad(w, node)
+            && (!node->fp32 || w->graph->tensors[node->out[0]].has_grad)) {
             collective_grad(w, node);
         }
         break;

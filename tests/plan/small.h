@@ -41,6 +41,20 @@ static inline smp_model *small_model(uint32_t layers, uint32_t kv_heads, smp_err
     return model;
 }
 
+static inline smp_model *small_moe(uint32_t layers, uint32_t top_k, smp_errors *errors)
+{
+    char text[640];
+    smp_model *model = NULL;
+    const int n = snprintf(
+        text, sizeof text,
+        "{\"model_type\": \"mixtral\", \"num_hidden_layers\": %u, \"hidden_size\": 512, "
+        "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"intermediate_size\": 512, "
+        "\"vocab_size\": 1000, \"max_position_embeddings\": 1024, "
+        "\"num_local_experts\": 8, \"num_experts_per_tok\": %u}", layers, top_k);
+    check_ok(smp_model_parse(text, (size_t)n, "tiny.json", "tiny", errors, &model), errors);
+    return model;
+}
+
 static inline void small_pin(small *s, const char *assignment)
 {
     check_ok(smp_settings_assign(&s->job.settings, assignment, "--pin", s->errors), s->errors);
@@ -70,7 +84,11 @@ static inline void small_create(small *s, uint64_t seed)
     static const char *const clusters[] = {"dgx-h100", "p4d.24xlarge", "l40s-pcie"};
     static const uint32_t gpus[] = {1, 2, 4, 8, 3, 16};
     *s = (small){.errors = smp_errors_create()};
-    s->model = small_model(2 + small_draw(seed, 0, 5), 1U << small_draw(seed, 1, 4), s->errors);
+    const bool moe = small_draw(seed, 6, 4) == 0;
+    s->model = moe ? small_moe(2 + small_draw(seed, 0, 3), 1U << small_draw(seed, 1, 3),
+                               s->errors)
+                   : small_model(2 + small_draw(seed, 0, 5), 1U << small_draw(seed, 1, 4),
+                                 s->errors);
     check_ok(smp_cluster_read(clusters[small_draw(seed, 2, 3)], s->errors, &s->cluster),
              s->errors);
     const uint32_t n = gpus[small_draw(seed, 3, s->cluster->nics > 0 ? 6 : 5)];
@@ -81,6 +99,12 @@ static inline void small_create(small *s, uint64_t seed)
     s->job.batch.global_batch = (uint64_t)n * (1U + small_draw(seed, 5, 12));
     smp_settings_init(&s->job.settings);
     small_pins(s, seed);
+    if (moe) { /* or the space has thousands of points */
+        small_pin(s, small_draw(seed, 7, 2) == 0 ? "expert_layout=nested"
+                                                 : "moe_all_to_all_dispatcher=false");
+        small_pin(s, small_draw(seed, 8, 2) == 0 ? "expert_parallel_degree=2"
+                                                 : "tensor_parallel_degree=1");
+    }
 }
 
 static inline void small_destroy(small *s)
