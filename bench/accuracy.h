@@ -35,6 +35,9 @@ typedef struct stack {
 /* Where a row's memory was read. */
 typedef enum memory_kind { MEMORY_NONE, MEMORY_ALLOCATOR, MEMORY_DEVICE } memory_kind;
 
+/* Where the predicted time comes from. */
+typedef enum part { PART_MATMUL, PART_ATTENTION, PART_MEMORY, PART_WAITING, PARTS } part;
+
 typedef struct published {
     const char *id, *source;     /* source: the part of the file's name after "training_" */
     const cJSON *row, *model, *parallel;
@@ -54,6 +57,8 @@ typedef struct published {
     /* predicted */
     double predicted_s, predicted_bytes, low_s, high_s;
     double idle_frac;            /* of the step: communication and copies that compute waits for */
+    const char *profile;
+    double parts_s[PARTS];       /* they add up to predicted_s */
     bool fits;
 } published;
 

@@ -10,6 +10,8 @@
 #include "base/json.h"
 #include "cost/cost.h"
 #include "model/model.h"
+#include "sim/sim.h"
+#include "step/program.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -409,8 +411,12 @@ static void set_experts(const published *p, smp_settings *s, smp_errors *errors)
 {
     set_number(s, errors, "expert_parallel_degree", p->expert);
     if (p->expert > 1) {
+        /* Megatron's order of ranks, tp-cp-ep-dp-pp (parallel_state.py), and memory for the
+         * rows that arrive, here their mean. */
         set(s, errors, "expert_layout", "nested");
-        set(s, errors, "moe_load_balancing", "aux_loss");
+        set(s, errors, "rank_order", "tensor,context,expert,shard,replica");
+        set(s, errors, "moe_load_balancing", "balanced");
+        set(s, errors, "moe_rows_factor", "1");
     }
     if (says(p->notes, "capacity factor 1 with padding")) {
         set(s, errors, "capacity_factor", "1");
@@ -470,7 +476,8 @@ static void note_beside(published *p, smp_arena *arena)
     static const struct { const char *gpu, *notes, *what; } marks[] = {
         {"500W", NULL, "500 W limit"}, {"lower TDP", NULL, "500 W limit"},
         {"power limited", NULL, "power limit"}, {NULL, "asyncTP", "async TP"},
-        {NULL, "overlap disabled", "no overlap"}};
+        {NULL, "overlap disabled", "no overlap"}, {NULL, "DeepEP", "DeepEP"},
+        {NULL, "HybridEP", "HybridEP"}};
 
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
         if ((marks[i].gpu != NULL && says(p->gpu, marks[i].gpu)) ||
@@ -492,6 +499,29 @@ static bool agrees(const published *p, const smp_report *r)
                           p->measured_s;
 
     return stated <= 0 || (stated > 0.4 * r->model_flops && stated < 2.5 * r->model_flops);
+}
+
+/* Which part of the model a task's time comes from. */
+static part part_of(const smp_task *task)
+{
+    switch (smp_op_info_of(task->op)->klass) {
+    case SMP_CLASS_MATMUL: return PART_MATMUL;
+    case SMP_CLASS_ATTENTION: return PART_ATTENTION;
+    case SMP_CLASS_MEMORY: return PART_MEMORY;
+    case SMP_CLASS_COLLECTIVE:
+    case SMP_CLASS_HOST_COPY: break;
+    }
+    return PART_WAITING;
+}
+
+static void take_parts(published *p, const smp_simulation *simulation)
+{
+    const uint32_t c = simulation->slowest;
+    const smp_program *program = simulation->step->programs[c];
+
+    for (uint32_t t = 0; t < program->n_task; t++) {
+        p->parts_s[part_of(&program->tasks[t])] += 1e-12 * (double)simulation->path_ps[c][t];
+    }
 }
 
 static void take(published *p, const smp_report *r)
@@ -527,6 +557,7 @@ static smp_status simulate(published *p, smp_job *job, smp_errors *errors)
     }
     if (status == SMP_OK) {
         take(p, smp_simulation_report(simulation));
+        take_parts(p, simulation);
     }
     smp_simulation_destroy(simulation);
     smp_step_destroy(step);
@@ -545,6 +576,7 @@ void published_predict(published *p, const char *models, smp_arena *arena)
     smp_profile *profile = NULL;
     smp_cluster *cluster = make_cluster(p, name, errors);
     smp_model *model = make_model(p, models, arena, errors);
+    p->profile = cluster ? smp_arena_strdup(arena, smp_cluster_gpu(cluster)) : NULL;
     profile = cluster ? make_profile(p, cluster, errors) : NULL;
     if (model != NULL && profile != NULL) {
         smp_job job = {.model = model, .cluster = cluster, .profile = profile,
