@@ -29,6 +29,7 @@ typedef struct stack {
                                     newer kernels: what PyTorch's scaled_dot_product_attention
                                     and flash-attn's default take */
     double dropout;              /* of GPT models, whose rows do not state it */
+    bool fp32_loss;              /* copies the logits to fp32 before the loss */
     uint32_t vocab_multiple;     /* pads the vocabulary to a multiple of it */
 } stack;
 

@@ -251,7 +251,7 @@ static smp_model *make_model(const published *p, const char *models, smp_arena *
 static const struct { const char *gpu, *cluster; } gpus[] = {
     {"GB200", NULL}, {"GB300", NULL}, {"B300", NULL}, {"MI300X", NULL},
     {"A100 40GB (p4d)", "p4d.24xlarge"},
-    {"A100", "dgx-a100"}, {"A800", NULL}, {"H100", "dgx-h100"},
+    {"A100", "dgx-a100"}, {"A800", "dgx-a100"}, {"H100", "dgx-h100"},
     {"H200", "dgx-h200"}, {"B200", "dgx-b200"},
 };
 
@@ -288,6 +288,10 @@ static void adapt_cluster(cJSON *cluster, const published *p)
     if (says(p->interconnect, "4 * 100Gb") || says(p->interconnect, "4x Omni-Path")) {
         put(network, "nics", 4);
         set_figure(network, "nic_Bps", 12.5e9);
+    }
+    /* A800: the A100 with 400 GB/s of NVLink, both directions together. */
+    if (starts(p->gpu, "A800")) {
+        set_figure(cJSON_GetObjectItemCaseSensitive(cluster, "link"), "Bps", 200e9);
     }
     /* torchtitan's performance.md: 95.00 GiB as PyTorch reports, 2.4 TB/s. */
     if (says(p->gpu, "HBM2e")) {
@@ -540,6 +544,10 @@ static void take(published *p, const smp_report *r)
     /* PyTorch's allocator has neither the context nor NCCL's buffers. */
     p->predicted_bytes = (double)(p->memory == MEMORY_DEVICE ? r->memory.peak_bytes
                                                              : r->memory.arena_bytes);
+    /* Ours computes the loss on logits in the compute precision, in place. */
+    if (p->stack->fp32_loss && r->memory.parts.logits_bytes > 0) {
+        p->predicted_bytes += 2 * (double)r->memory.parts.logits_bytes;
+    }
     p->fits = r->memory.fits;
 }
 

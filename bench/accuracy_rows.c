@@ -22,20 +22,23 @@
  * fp32 with bf16, gradients reduced at the end of accumulation; hidden and attention dropout
  * 0.1 by default); DeepSpeed communication_data_type (the parameters' type); InternEvo doc/en/usage.md (zero1, tensor mode mtp has no sequence
  * parallelism); llm.c train_gpt2.cu (bf16 gradients, vocabulary padded to 128);
- * torchtune full_finetune_single_device (every state in bf16). */
+ * torchtune full_finetune_single_device (every state in bf16).  Logits in fp32 for the loss:
+ * torchtitan components/loss.py (pred.float()), Megatron core/tensor_parallel/cross_entropy.py
+ * (vocab_parallel_logits.float()), torchtune modules/loss (chunks upcast one by one). */
 static const stack stacks[] = {
     {.name = "fsdp1", .flash2 = true},
     {.name = "fsdp2", .settings = {"reduce_dtype=fp32"}, .sequence_parallel = true,
-     .flash2 = true},
+     .flash2 = true, .fp32_loss = true},
     {.name = "megatron", .settings = {"reduce_dtype=fp32"}, .last = true,
-     .sequence_parallel = true},
+     .sequence_parallel = true, .fp32_loss = true},
     {.name = "megatron-2021", .settings = {"reduce_dtype=fp32"}, .last = true,
      .naive_attention = true, .dropout = 0.1},
     {.name = "internevo", .settings = {"reduce_dtype=bf16"}, .last = true},
     {.name = "deepspeed", .settings = {"precision=fp16", "reduce_dtype=fp16"},
      .naive_attention = true, .dropout = 0.1},
     {.name = "llm.c", .settings = {"reduce_dtype=bf16"}, .last = true, .vocab_multiple = 128},
-    {.name = "torchtune", .settings = {"master=bf16", "reduce_dtype=bf16"}, .last = true},
+    {.name = "torchtune", .settings = {"master=bf16", "reduce_dtype=bf16"}, .last = true,
+     .fp32_loss = true},
 };
 
 /* The first that matches file and, where given, the start of the id. */
