@@ -200,7 +200,7 @@ static void print_efficiency(const published_list *list, const char *name)
 
 static void print_efficiencies(const published_list *list)
 {
-    (void)printf("\nOne efficiency a stack: found on every second row, the errors on the others\n"
+    (void)printf("\nOne efficiency a stack: found on every second row, errors of the others\n"
                  "  %-14s %8s %6s %6s  %-21s  %-21s\n  %-14s %8s %6s %6s  %7s %7s %5s  "
                  "%7s %7s %5s\n", "", "", "", "", "     without", "     with", "stack", "value",
                  "found", "others", "median", "90th", "20 %", "median", "90th", "20 %");
@@ -270,8 +270,8 @@ static void print_parts(const published_list *list)
     const published **rows = smp_heap_alloc(list->n, sizeof(published *));
 
     (void)printf("\nFactors on parts of the time that would meet the measured ones (share of "
-                 "the prediction)\n  %-14s %-14s %4s  %-11s  %-11s  %-11s  %s\n", "stack", "GPU",
-                 "rows", "products", "attention", "other", "left, %");
+                 "the prediction)\n  %-14s %-14s %4s  %-11s  %-11s  %-11s  %s\n", "stack",
+                 "GPU", "rows", "products", "attention", "other", "left, %");
     for (size_t i = 0; i < list->n; i++) {
         const published *a = &list->rows[i];
         size_t n = 0;
@@ -424,14 +424,13 @@ static smp_status report(const options *o, smp_arena *arena, smp_errors *errors)
 
     if (status == SMP_OK && list.n == 0) {
         (void)printf("no published runs: %s holds none\n", directory);
-        return SMP_OK;
     }
     for (size_t i = 0; status == SMP_OK && i < list.n; i++) {
         if (list.rows[i].reason == NULL) {
             published_predict(&list.rows[i], models, arena);
         }
     }
-    if (status == SMP_OK) {
+    if (status == SMP_OK && list.n > 0) {
         print_reasons(&list);
         print_rows(&list, true);
         print_rows(&list, false);
@@ -443,10 +442,10 @@ static smp_status report(const options *o, smp_arena *arena, smp_errors *errors)
         print_parts(&list);
         print_verdicts(&list);
     }
-    if (status == SMP_OK && o->plot != NULL) {
+    if (status == SMP_OK && list.n > 0 && o->plot != NULL) {
         status = plot(&list, o->plot, errors);
     }
-    free(list.rows);
+    published_destroy(&list);
     return status;
 }
 

@@ -57,17 +57,24 @@ typedef struct published {
     bool out_of_memory;
     /* predicted */
     double predicted_s, predicted_bytes, low_s, high_s;
-    double idle_frac;            /* of the step: communication and copies that compute waits for */
+    double idle_frac;            /* of the step: compute waits for communication or copies */
     const char *profile;
     double parts_s[PARTS];       /* they add up to predicted_s */
     bool fits;
 } published;
 
-typedef struct published_list { published *rows; size_t n, capacity; } published_list;
+typedef struct published_list {
+    published *rows;
+    size_t n, capacity;
+    cJSON **documents; /* what rows point into */
+    size_t n_document, document_capacity;
+} published_list;
 
-/* Reads every training_*.json of a directory, in the order of names and rows. */
+/* Reads every training_*.json of a directory, in the order of names and rows, into an empty
+ * list; destroy it in any case. */
 SMP_CHECK smp_status published_read(const char *directory, smp_arena *arena, smp_errors *errors,
                                     published_list *list_p);
+void published_destroy(published_list *list);
 /* Predicts a row without a reason; sets the reason where libsmp refuses it. */
 void published_predict(published *p, const char *models, smp_arena *arena);
 

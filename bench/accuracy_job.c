@@ -151,7 +151,8 @@ static void put_experts(cJSON *config, const published *p)
     if (published_states(config, "n_shared_experts") && shared > 0 && ffn > 0) {
         put(config, "n_shared_experts", shared / ffn);
     }
-    if (published_states(p->model, "kv_lora_rank") && !published_states(p->model, "q_lora_rank")) {
+    if (published_states(p->model, "kv_lora_rank") &&
+        !published_states(p->model, "q_lora_rank")) {
         cJSON_DeleteItemFromObjectCaseSensitive(config, "q_lora_rank");
         (void)cJSON_AddNullToObject(config, "q_lora_rank");
     }
@@ -325,15 +326,15 @@ static smp_cluster *make_cluster(const published *p, const char *name, smp_error
 /* FlashAttention-2 on H100: forward 338.5 TFLOP/s at 8192 (waynehacking8,
  * results/reference/fa2.txt), forward and backward 221, 265, 294, 308, 328 at 1024 to 16384
  * (FlashAttention-3, Shah et al. 2024, and the figures of Dao-AILab/flash-attention), causal,
- * head size 128: with s / (s + 450), 0.36 of 989 TFLOP/s forward and 0.32 backward.  On B200,
- * where nobody published it, the same share of the H100's rate at the ratio of their clocks
- * times multiprocessors: 148 / 132. */
+ * head size 128: with s / (s + 450), 0.36 of 989 TFLOP/s forward and 0.32 backward.  On other
+ * GPUs, where no measurement of it was found, the same rate of a multiprocessor. */
 static void use_flash2(cJSON *profile)
 {
     static const double h100 = 989e12, forward = 0.36, backward = 0.32;
     cJSON *efficiency = cJSON_GetObjectItemCaseSensitive(profile, "efficiency");
     const cJSON *peaks = cJSON_GetObjectItemCaseSensitive(profile, "peak_flops");
-    const double peak = published_number(cJSON_GetObjectItemCaseSensitive(peaks, "bf16"), "value");
+    const cJSON *bf16 = cJSON_GetObjectItemCaseSensitive(peaks, "bf16");
+    const double peak = published_number(bf16, "value");
     const double chips = published_number(profile, "multiprocessors") / 132;
     cJSON *fits = cJSON_GetObjectItemCaseSensitive(profile, "fits");
 
