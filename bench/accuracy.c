@@ -56,7 +56,7 @@ static int by_value(const void *a, const void *b)
 static double quantile(double *values, size_t n, double q)
 {
     if (n == 0) {
-        return NAN;
+        return (double)NAN;
     }
     qsort(values, n, sizeof *values, by_value);
     const double at = q * (double)(n - 1);
