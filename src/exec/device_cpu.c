@@ -332,6 +332,9 @@ static smp_status cpu_alloc(smp_device *device, smp_space space, uint64_t bytes,
         return smp_fail(errors, SMP_SYSTEM, NULL, "an arena of %llu bytes: %s",
                         (unsigned long long)bytes, strerror(errno));
     }
+#ifdef MADV_HUGEPAGE
+    (void)madvise(memory, bytes, MADV_HUGEPAGE); /* fewer faults at the first touch */
+#endif
     device->memory[space] = memory;
     device->memory_bytes[space] = bytes;
     *address_p = memory;

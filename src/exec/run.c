@@ -399,9 +399,7 @@ static void init_owned(void *context, const smp_owned *o)
     for (uint64_t i = 0; i < o->elems; i += INIT_CHUNK) {
         uint64_t n = o->elems - i < INIT_CHUNK ? o->elems - i : INIT_CHUNK;
 
-        for (uint64_t j = 0; j < n; j++) {
-            values[j] = smp_init_value(&r->rank, o->unit, o->layer, o->first + i + j);
-        }
+        smp_init_values(&r->rank, o->unit, o->layer, o->first + i, n, values);
         smp_store(stored, t, 0, values, n);
         r->ops->copy(r->device, SMP_STREAM_COMPUTE, to + i * smp_dtype_bytes(t), stored,
                      n * smp_dtype_bytes(t));
