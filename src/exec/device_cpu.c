@@ -132,14 +132,28 @@ static void make_tables(smp_device *device, const smp_rank *rank)
     device->cpu.rope_pairs = pairs;
 }
 
+/* Families whose losses and gradients have been held against PyTorch's; others may need an
+ * arithmetic of their own (norms by 1 + weight, interleaved rotary pairs, ...). */
 static smp_status check_rank(const smp_rank *rank, smp_errors *errors)
 {
+    static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3", "gpt2",
+                                            "gpt_neox" };
     const smp_model *model = rank->job->model;
+    bool known = false;
 
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        known = known || strcmp(families[i], model->family) == 0;
+    }
+    if (!known) {
+        return smp_fail(errors, SMP_INPUT, NULL,
+                        "%s: device cpu does not run the family %s yet; it runs llama, "
+                        "mistral, qwen2, qwen3, gpt2 and gpt_neox",
+                        model->name, model->family);
+    }
     if (model->position == SMP_POSITION_ROPE && model->rope_scaling != SMP_ROPE_PLAIN
         && model->rope_scaling != SMP_ROPE_LINEAR && model->rope_scaling != SMP_ROPE_LLAMA3) {
         return smp_fail(errors, SMP_INPUT, NULL,
-                        "%s: the executor has no such scaling of rotary positions; it has "
+                        "%s: device cpu has no such scaling of rotary positions; it has "
                         "default, linear and llama3",
                         model->name);
     }
@@ -389,11 +403,29 @@ static smp_status cpu_sync(smp_device *device, smp_errors *errors)
     return status;
 }
 
+/* Forms of an operation that only families not yet run use are not there either. */
 static bool cpu_supports(const smp_device *device, const smp_task *task)
 {
+    const uint64_t *d = task->dims;
+
     (void)device;
-    return kernels[task->op].run != NULL
-           && (task->dtype == SMP_F32 || task->dtype == SMP_BF16 || task->dtype == SMP_F16);
+    if (!kernels[task->op].run
+        || (task->dtype != SMP_F32 && task->dtype != SMP_BF16 && task->dtype != SMP_F16)) {
+        return false;
+    }
+    switch (task->op) {
+    case SMP_OP_NORM:
+    case SMP_OP_NORM_GRAD:
+        return d[3] == 0;
+    case SMP_OP_QK_NORM:
+    case SMP_OP_QK_NORM_GRAD:
+        return d[4] == SMP_NORM_RMS && d[5] == SMP_QK_SHARED;
+    case SMP_OP_ATTENTION:
+    case SMP_OP_ATTENTION_GRAD:
+        return d[6] == 0 || d[6] == d[4];
+    default:
+        return true;
+    }
 }
 
 const smp_device_ops smp_device_cpu = {

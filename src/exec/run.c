@@ -70,7 +70,8 @@ static smp_status check_tasks(const smp_runner *r, smp_errors *errors)
 {
     for (uint32_t i = 0; i < r->rank.program->n_task; i++) {
         const smp_task *task = &r->rank.program->tasks[i];
-        bool collective = smp_op_info_of((smp_op)task->op)->klass == SMP_CLASS_COLLECTIVE;
+        bool collective = task->op == SMP_OP_ALL_GATHER || task->op == SMP_OP_ALL_REDUCE
+                          || task->op == SMP_OP_REDUCE_SCATTER;
 
         if (!collective && r->ops->supports && !r->ops->supports(r->device, task)) {
             return smp_fail(errors, SMP_INPUT, NULL,
