@@ -347,7 +347,7 @@ static double act(uint64_t kind, double x)
     case SMP_ACT_QUICK_GELU:
         return x / (1 + exp(-1.702 * x));
     }
-    return NAN;
+    return (double)NAN;
 }
 
 static void activation_reference(const gradient_case *c, const double *x, double *y)
