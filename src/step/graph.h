@@ -135,7 +135,8 @@ static inline uint8_t add_spread(smp_graph *g, const sizes *s, smp_names names, 
 
 /* The same product on `rows` tokens; `row` as in the operation's dims. */
 static inline uint8_t add_product(smp_graph *g, smp_names names, uint8_t x, uint8_t y,
-                                  smp_role weight, uint8_t n, const uint64_t mnk[3], uint64_t row)
+                                  smp_role weight, uint8_t n, const uint64_t mnk[3],
+                                  uint64_t row)
 {
     smp_node *node = add_node(g, SMP_OP_MATMUL, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
 
@@ -146,7 +147,8 @@ static inline uint8_t add_product(smp_graph *g, smp_names names, uint8_t x, uint
 }
 
 static inline uint8_t add_matmul(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                                 uint8_t y, smp_role weight, uint8_t n, uint64_t out, uint64_t in)
+                                 uint8_t y, smp_role weight, uint8_t n, uint64_t out,
+                                 uint64_t in)
 {
     return add_product(g, names, x, y, weight, n, (uint64_t[]){ s->low->tokens, out, in }, 0);
 }
