@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-# SMP_CHECK_BLAS: --with-blas=guess|yes|no.
+# SMP_CHECK_BLAS: --with-blas=guess|yes|no|plain.
 # OpenBLAS with its CBLAS interface, from pkg-config or the linker's path; the executor needs
 # it.  Sets BLAS_CFLAGS, BLAS_LIBS, VECTOR_CFLAGS, blas_summary and the conditional HAVE_BLAS.
 AC_DEFUN([SMP_CHECK_BLAS], [
   AC_ARG_WITH([blas],
-    [AS_HELP_STRING([--with-blas@<:@=guess|yes|no@:>@],
-      [build the executor on OpenBLAS: if it is found (guess, the default), always, or never])],
+    [AS_HELP_STRING([--with-blas@<:@=guess|yes|no|plain@:>@],
+      [build the executor on OpenBLAS: if it is found (guess, the default), always, or never;
+       plain: on slow products of its own, which ThreadSanitizer sees])],
     [], [with_blas=guess])
-  AS_CASE([$with_blas], [guess|yes|no], [],
-    [AC_MSG_ERROR([--with-blas=$with_blas: must be guess, yes or no])])
+  AS_CASE([$with_blas], [guess|yes|no|plain], [],
+    [AC_MSG_ERROR([--with-blas=$with_blas: must be guess, yes, no or plain])])
   have_blas=no
   blas_summary="no (not asked for): no executor"
-  AS_IF([test "x$with_blas" != xno], [SMP_TRY_BLAS])
+  AS_CASE([$with_blas],
+    [guess|yes], [SMP_TRY_BLAS],
+    [plain], [have_blas=yes; BLAS_CFLAGS=-DSMP_PLAIN_BLAS; blas_summary="plain (slow)"])
   AS_IF([test "x$with_blas:$have_blas" = xyes:no], [AC_MSG_ERROR([--with-blas=yes: $blas_summary])])
   AC_SUBST([BLAS_CFLAGS])
   AC_SUBST([BLAS_LIBS])

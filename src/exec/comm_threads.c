@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -29,16 +30,16 @@ typedef struct group {
     uint32_t n;
     uint64_t *arrivals;        /* of each member, ever */
     void **operand;            /* posted by each member */
+    pthread_mutex_t lock;      /* of arrivals */
     pthread_cond_t changed;
 } group;
 
 struct smp_world {
-    pthread_mutex_t lock;      /* of everything but operands */
+    pthread_mutex_t lock;      /* of the list of groups */
     group *groups;
     uint32_t ranks;
     double timeout_s;
-    bool failed;               /* a rank is gone: no wait can end well */
-    uint32_t failed_rank;
+    atomic_uint failed;        /* a rank + 1 that is gone: no wait can end well */
 };
 
 struct smp_channel {
@@ -77,6 +78,7 @@ static void threads_destroy(smp_world *world)
 
         world->groups = g->next;
         (void)pthread_cond_destroy(&g->changed);
+        (void)pthread_mutex_destroy(&g->lock);
         free(g->name);
         free(g->members);
         free(g->arrivals);
@@ -114,6 +116,7 @@ static group *make_group(smp_world *world, const char *name, const uint32_t *mem
     memcpy(g->members, members, n * sizeof *members);
     g->arrivals = smp_heap_alloc(n, sizeof *g->arrivals);
     g->operand = smp_heap_alloc(n, sizeof *g->operand);
+    (void)pthread_mutex_init(&g->lock, NULL);
     (void)pthread_condattr_init(&attributes);
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&g->changed, &attributes);
@@ -151,13 +154,14 @@ static void threads_leave(smp_channel *channel)
 
 static void threads_abandon(smp_world *world, uint32_t rank)
 {
+    unsigned none = 0;
+
+    (void)atomic_compare_exchange_strong(&world->failed, &none, rank + 1);
     (void)pthread_mutex_lock(&world->lock);
-    if (!world->failed) {
-        world->failed = true;
-        world->failed_rank = rank;
-    }
     for (group *g = world->groups; g; g = g->next) {
+        (void)pthread_mutex_lock(&g->lock);
         (void)pthread_cond_broadcast(&g->changed);
+        (void)pthread_mutex_unlock(&g->lock);
     }
     (void)pthread_mutex_unlock(&world->lock);
 }
@@ -221,7 +225,7 @@ static smp_status meet(const smp_channel *channel, void *operand, smp_errors *er
     uint64_t round;
     int error = 0;
 
-    (void)pthread_mutex_lock(&world->lock);
+    (void)pthread_mutex_lock(&g->lock);
     if (operand) { /* else the others may still be reading the last one */
         g->operand[channel->me] = operand;
     }
@@ -229,16 +233,18 @@ static smp_status meet(const smp_channel *channel, void *operand, smp_errors *er
     if (all_arrived(g, round)) {
         (void)pthread_cond_broadcast(&g->changed);
     }
-    while (!all_arrived(g, round) && !world->failed && error == 0) {
-        error = pthread_cond_timedwait(&g->changed, &world->lock, &deadline);
+    while (!all_arrived(g, round) && atomic_load(&world->failed) == 0 && error == 0) {
+        error = pthread_cond_timedwait(&g->changed, &g->lock, &deadline);
     }
     if (!all_arrived(g, round)) {
-        status = world->failed ? smp_fail(errors, SMP_SYSTEM, NULL,
-                                          "rank %u stopped because rank %u failed",
-                                          g->members[channel->me], world->failed_rank)
-                               : report_missing(channel, round, errors);
+        unsigned failed = atomic_load(&world->failed);
+
+        status = failed > 0 ? smp_fail(errors, SMP_SYSTEM, NULL,
+                                       "rank %u stopped because rank %u failed",
+                                       g->members[channel->me], failed - 1)
+                            : report_missing(channel, round, errors);
     }
-    (void)pthread_mutex_unlock(&world->lock);
+    (void)pthread_mutex_unlock(&g->lock);
     return status;
 }
 

@@ -47,6 +47,24 @@ void smp_product(bool a_transposed, bool b_transposed, uint64_t m, uint64_t n, u
                  float factor, smp_matrix a, smp_matrix b, bool add, void *c, smp_dtype dtype,
                  uint64_t ldc);
 
+void smp_set_blas_threads(uint32_t threads); /* of the process */
+
+/* ---- vector code ---- */
+
+/* Loops in a function so marked are compiled for wider vectors too, and the processor chooses
+ * at the start; contraction is off, so the results are the same.  Sanitizers run before the
+ * choice can be made. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__) \
+    && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#define SMP_WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define SMP_WIDE
+#endif
+
+/* Sum of a[i] * b[i] in double, in eight parts that make a vector. */
+double smp_dot(const float *a, const float *b, uint64_t n);
+double smp_sum(const float *a, uint64_t n);
+
 /* ---- elementary functions ---- */
 
 /* e^x within 2 units in the last place; a loop over it becomes vector code.  Cody and Waite's
@@ -84,5 +102,7 @@ typedef struct smp_dice { uint64_t seed, high; } smp_dice;
 smp_dice smp_dice_of(const smp_cpu *cpu, const smp_launch *launch, uint64_t sample,
                      uint64_t site);
 uint32_t smp_dice_throw(const smp_dice *dice, uint64_t index);
+/* The throws first .. first + n. */
+void smp_dice_throws(const smp_dice *dice, uint64_t first, uint64_t n, uint32_t *out);
 
 #endif

@@ -84,9 +84,17 @@ static uint64_t first_key(const head *h, uint64_t i0)
     return first / KEYS * KEYS;
 }
 
-static bool sees(const head *h, uint64_t i, uint64_t j)
+/* Query i sees keys j <= i, in a window those with i - j < window. */
+static void mask_row(const head *h, uint64_t i, tile b, float *row)
 {
-    return j <= i && (h->window == 0 || i - j < h->window);
+    uint64_t first = h->window > 0 && i + 1 > h->window ? i + 1 - h->window : 0;
+
+    for (uint64_t j = b.j0; j < b.j0 + b.keys && j < first; j++) {
+        row[j - b.j0] = -INFINITY;
+    }
+    for (uint64_t j = i + 1 > b.j0 ? i + 1 : b.j0; j < b.j0 + b.keys; j++) {
+        row[j - b.j0] = -INFINITY;
+    }
 }
 
 /* Logits of a block: masked ones are -infinity. */
@@ -95,18 +103,15 @@ static void logits_of(const head *h, tile b, float *s)
     smp_product(false, true, b.rows, b.keys, h->d, h->scale, rows_of(h->q, b.i0),
                 rows_of(h->k, b.j0), false, s, SMP_F32, KEYS);
     for (uint64_t i = 0; i < b.rows; i++) {
-        for (uint64_t j = 0; j < b.keys; j++) {
-            float *x = &s[i * KEYS + j];
+        float *row = s + i * KEYS;
 
-            if (h->cap > 0) {
-                *x = h->cap * tanhf(*x / h->cap);
-            }
-            if (!sees(h, b.i0 + i, b.j0 + j)) {
-                *x = -INFINITY;
-            } else {
-                *x -= h->alibi * (float)(b.i0 + i - (b.j0 + j));
-            }
+        for (uint64_t j = 0; h->cap > 0 && j < b.keys; j++) {
+            row[j] = h->cap * tanhf(row[j] / h->cap);
         }
+        for (uint64_t j = 0; h->alibi > 0 && j < b.keys; j++) {
+            row[j] -= h->alibi * ((float)(b.i0 + i) - (float)(b.j0 + j));
+        }
+        mask_row(h, b.i0 + i, b, row);
     }
 }
 
@@ -119,10 +124,12 @@ static void throw_dice(const head *h, tile b, float *factor)
     float scale = (float)(1.0 / (1.0 - rate));
 
     for (uint64_t i = 0; i < b.rows; i++) {
-        for (uint64_t j = 0; j < b.keys; j++) {
-            uint64_t place = (h->global * h->seq + b.i0 + i) * h->seq + b.j0 + j;
+        uint32_t throws[KEYS];
 
-            factor[i * KEYS + j] = smp_dice_throw(&dice, place) < limit ? 0.0f : scale;
+        smp_dice_throws(&dice, (h->global * h->seq + b.i0 + i) * h->seq + b.j0, b.keys,
+                        throws);
+        for (uint64_t j = 0; j < b.keys; j++) {
+            factor[i * KEYS + j] = throws[j] < limit ? 0.0f : scale;
         }
     }
 }
@@ -136,11 +143,20 @@ static bool drops(const head *h)
 
 typedef struct running { float max[ROWS], sum[ROWS]; } running;
 
+SMP_WIDE static void exponentiate(float *row, uint64_t n, float max)
+{
+    for (uint64_t j = 0; j < n; j++) {
+        float x = smp_expf(row[j] - max);
+
+        row[j] = row[j] == -INFINITY ? 0.0f : x;
+    }
+}
+
 /* Logits become exponentials; `y`, the sum so far, is scaled to the new maximum. */
 static void advance(const head *h, tile b, float *s, running *r, float *y)
 {
     for (uint64_t i = 0; i < b.rows; i++) {
-        float *row = s + i * KEYS, max = r->max[i], sum = 0, old;
+        float *row = s + i * KEYS, max = r->max[i], sum, old;
 
         for (uint64_t j = 0; j < b.keys; j++) {
             max = row[j] > max ? row[j] : max;
@@ -150,10 +166,8 @@ static void advance(const head *h, tile b, float *s, running *r, float *y)
             continue;
         }
         old = r->max[i] == -INFINITY ? 0.0f : smp_expf(r->max[i] - max);
-        for (uint64_t j = 0; j < b.keys; j++) {
-            row[j] = row[j] == -INFINITY ? 0.0f : smp_expf(row[j] - max);
-            sum += row[j];
-        }
+        exponentiate(row, b.keys, max);
+        sum = (float)smp_sum(row, b.keys);
         r->max[i] = max;
         r->sum[i] = r->sum[i] * old + sum;
         for (uint64_t j = 0; j < h->d; j++) {
@@ -238,15 +252,27 @@ static void make_means(const head *h, const grads *g)
 {
     for (uint64_t i = 0; i < h->seq; i++) {
         double sum = 0;
-        float a[2];
+        float a[2 * ROWS];
 
-        for (uint64_t j = 0; j < h->d; j++) {
-            uint64_t at = i * h->out_width + j;
+        for (uint64_t j = 0; j < h->d; j += ROWS) {
+            uint64_t n = h->d - j < ROWS ? h->d - j : ROWS, at = i * h->out_width + j;
 
-            sum += (double)*smp_row(g->dy.data, h->dtype, at, 1, &a[0])
-                   * (double)*smp_row(g->y.data, h->dtype, at, 1, &a[1]);
+            sum += smp_dot(smp_row(g->dy.data, h->dtype, at, n, a),
+                           smp_row(g->y.data, h->dtype, at, n, a + ROWS), n);
         }
         g->mean[i] = (float)sum;
+    }
+}
+
+SMP_WIDE static void combine_row(float *p, float *dp, const float *factor, uint64_t n,
+                                 float lse, float mean)
+{
+    for (uint64_t j = 0; j < n; j++) {
+        float e = smp_expf(p[j] - lse), f = factor ? factor[j] : 1.0f;
+
+        e = p[j] == -INFINITY ? 0.0f : e;
+        dp[j] = e * (dp[j] * f - mean);
+        p[j] = e * f;
     }
 }
 
@@ -258,19 +284,17 @@ static void combine(const head *h, tile b, const grads *g)
     for (uint64_t i = 0; i < b.rows; i++) {
         float lse = g->lse[(h->sample * h->seq + b.i0 + i) * heads + h->index];
 
-        for (uint64_t j = 0; j < b.keys; j++) {
-            uint64_t at = i * KEYS + j;
-            float s = g->p[at], p = s == -INFINITY ? 0.0f : smp_expf(s - lse);
-            float factor = drops(h) ? g->factor[at] : 1.0f;
-            float ds = p * (g->dp[at] * factor - g->mean[b.i0 + i]);
+        float *p = g->p + i * KEYS, *dp = g->dp + i * KEYS, slope[KEYS];
 
-            if (h->cap > 0 && p > 0) {
-                float c = (s + h->alibi * (float)(b.i0 + i - (b.j0 + j))) / h->cap;
+        for (uint64_t j = 0; h->cap > 0 && j < b.keys; j++) {
+            float c = (p[j] + h->alibi * ((float)(b.i0 + i) - (float)(b.j0 + j))) / h->cap;
 
-                ds *= 1.0f - c * c;
-            }
-            g->p[at] = p * factor;
-            g->dp[at] = ds;
+            slope[j] = p[j] == -INFINITY ? 0.0f : 1.0f - c * c;
+        }
+        combine_row(p, dp, drops(h) ? g->factor + i * KEYS : NULL, b.keys, lse,
+                    g->mean[b.i0 + i]);
+        for (uint64_t j = 0; h->cap > 0 && j < b.keys; j++) {
+            dp[j] *= slope[j];
         }
     }
 }

@@ -33,7 +33,7 @@ static float tanh_of(float x)
 #define GELU_A 0.79788456f /* sqrt(2 / pi) */
 #define GELU_B 0.044715f   /* [Hendrycks and Gimpel 2016] */
 
-static void activate(float *y, const float *x, uint64_t n, smp_activation kind)
+SMP_WIDE static void activate(float *y, const float *x, uint64_t n, smp_activation kind)
 {
     switch (kind) {
     case SMP_ACT_SILU:
@@ -67,7 +67,7 @@ static void activate(float *y, const float *x, uint64_t n, smp_activation kind)
 }
 
 /* The derivative at x. */
-static void slope(float *s, const float *x, uint64_t n, smp_activation kind)
+SMP_WIDE static void slope(float *s, const float *x, uint64_t n, smp_activation kind)
 {
     switch (kind) {
     case SMP_ACT_SILU:
@@ -216,38 +216,69 @@ uint32_t smp_dice_throw(const smp_dice *dice, uint64_t index)
     return out[index & 3];
 }
 
+void smp_dice_throws(const smp_dice *dice, uint64_t first, uint64_t n, uint32_t *out)
+{
+    uint32_t u[4];
+
+    for (uint64_t i = 0; i < n; i++) {
+        if (i == 0 || ((first + i) & 3) == 0) {
+            smp_random4(dice->seed, dice->high, (first + i) >> 2, u);
+        }
+        out[i] = u[(first + i) & 3];
+    }
+}
+
+/* Elements i .. i + n, which lie in one row and one sequence. */
+static void drop_run(const smp_cpu *cpu, const smp_launch *l, uint64_t i, uint64_t n,
+                     uint64_t global)
+{
+    uint64_t stride = l->task->dims[3];
+    smp_dice dice = smp_dice_of(cpu, l, global / stride, l->task->dims[5]);
+    float scale = (float)(1.0 / (1.0 - (double)l->task->dims[1] * 0x1p-32));
+    uint8_t *mask = (uint8_t *)l->at[2] + i;
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    uint32_t throws[CHUNK];
+    float sx[CHUNK], y[CHUNK];
+    const float *x = smp_row(l->at[0], t, i, n, sx);
+
+    smp_dice_throws(&dice, global % stride, n, throws);
+    for (uint64_t j = 0; j < n; j++) {
+        mask[j] = throws[j] >= l->task->dims[1];
+        y[j] = mask[j] ? x[j] * scale : 0.0f;
+    }
+    smp_store(l->at[1], t, i, y, n);
+}
+
 void smp_cpu_dropout(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t n = l->task->dims[0], width = l->task->dims[2], stride = l->task->dims[3];
-    double rate = (double)l->task->dims[1] * 0x1p-32;
-    float scale = (float)(1.0 / (1.0 - rate));
-    smp_dtype t = (smp_dtype)l->task->dtype;
-    uint8_t *mask = l->at[2];
 
-    for (uint64_t i = 0; i < n; i++) {
+    for (uint64_t i = 0; i < n;) {
         uint64_t global = l->task->dims[4] + i / width * stride + i % width;
-        smp_dice dice = smp_dice_of(cpu, l, global / stride, l->task->dims[5]);
-        float scratch, x = *smp_row(l->at[0], t, i, 1, &scratch);
+        uint64_t run = least(least(CHUNK, n - i),
+                             least(width - i % width, stride - global % stride));
 
-        mask[i] = smp_dice_throw(&dice, global % stride) >= l->task->dims[1];
-        x = mask[i] ? x * scale : 0.0f;
-        smp_store(l->at[1], t, i, &x, 1);
+        drop_run(cpu, l, i, run, global);
+        i += run;
     }
 }
 
 void smp_cpu_dropout_grad(const smp_cpu *cpu, const smp_launch *l)
 {
-    uint64_t n = l->task->dims[0];
     float scale = (float)(1.0 / (1.0 - (double)l->task->dims[1] * 0x1p-32));
     smp_dtype t = (smp_dtype)l->task->dtype;
-    const uint8_t *mask = l->at[1];
 
     (void)cpu;
-    for (uint64_t i = 0; i < n; i++) {
-        float scratch, x = *smp_row(l->at[0], t, i, 1, &scratch);
+    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+        uint64_t n = least(CHUNK, l->task->dims[0] - i);
+        const uint8_t *mask = (const uint8_t *)l->at[1] + i;
+        float sd[CHUNK], dx[CHUNK];
+        const float *dy = smp_row(l->at[0], t, i, n, sd);
 
-        x = mask[i] ? x * scale : 0.0f;
-        smp_store(l->at[2], t, i, &x, 1);
+        for (uint64_t j = 0; j < n; j++) {
+            dx[j] = mask[j] ? dy[j] * scale : 0.0f;
+        }
+        smp_store(l->at[2], t, i, dx, n);
     }
 }
 

@@ -127,6 +127,34 @@ static uint64_t true_columns(const smp_cpu *cpu, const smp_launch *l)
     return first >= all ? 0 : all - first < vocab ? all - first : vocab;
 }
 
+SMP_WIDE static float exponential_sum(const float *x, uint64_t n, float max)
+{
+    enum { PARTS = 16 };
+    double part[PARTS] = { 0 }, sum = 0;
+    uint64_t i = 0;
+
+    for (; i + PARTS <= n; i += PARTS) {
+        for (uint64_t k = 0; k < PARTS; k++) {
+            part[k] += (double)smp_expf(x[i + k] - max);
+        }
+    }
+    for (; i < n; i++) {
+        sum += (double)smp_expf(x[i] - max);
+    }
+    for (int k = 0; k < PARTS; k++) {
+        sum += part[k];
+    }
+    return (float)sum;
+}
+
+/* x becomes factor e^(x - lse). */
+SMP_WIDE static void softmax_row(float *x, uint64_t n, float lse, float factor)
+{
+    for (uint64_t j = 0; j < n; j++) {
+        x[j] = factor * smp_expf(x[j] - lse);
+    }
+}
+
 void smp_cpu_loss(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t tokens = l->task->dims[0], vocab = l->task->dims[1];
@@ -137,14 +165,12 @@ void smp_cpu_loss(const smp_cpu *cpu, const smp_launch *l)
         const float *x = smp_row(l->at[0], (smp_dtype)l->task->dtype, i * vocab, vocab,
                                  scratch);
         uint64_t target = (uint64_t)(int64_t)target_of(cpu, l, i) - vocab0(cpu, vocab);
-        float max = -INFINITY, sum = 0;
+        float max = -INFINITY, sum;
 
         for (uint64_t j = 0; j < n; j++) {
             max = x[j] > max ? x[j] : max;
         }
-        for (uint64_t j = 0; j < n; j++) {
-            sum += smp_expf(x[j] - max);
-        }
+        sum = exponential_sum(x, n, max);
         stats[3 * i] = max;
         stats[3 * i + 1] = sum;
         stats[3 * i + 2] = target < n ? x[target] : -INFINITY;
@@ -192,9 +218,7 @@ void smp_cpu_loss_grad(const smp_cpu *cpu, const smp_launch *l)
         float f = id < 0 ? 0.0f : factor;
 
         smp_load(x, l->at[0], t, i * vocab, vocab);
-        for (uint64_t j = 0; j < n; j++) {
-            x[j] = f * smp_expf(x[j] - all.lse);
-        }
+        softmax_row(x, n, all.lse, f);
         for (uint64_t j = n; j < vocab; j++) {
             x[j] = 0.0f;
         }

@@ -9,7 +9,9 @@
 
 #include "exec/cpu.h"
 
+#ifndef SMP_PLAIN_BLAS
 #include <cblas.h>
+#endif
 #include <string.h>
 
 enum { TILE_M = 256, TILE_N = 256, TILE_K = 512 };
@@ -25,6 +27,30 @@ typedef struct product {
     uint64_t ldc;
 } product;
 
+#ifdef SMP_PLAIN_BLAS
+/* For ThreadSanitizer, which sees nothing of what a BLAS library accesses. */
+static void sgemm(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, float factor,
+                  const float *a, uint64_t lda, const float *b, uint64_t ldb, float beta,
+                  float *c, uint64_t ldc)
+{
+    for (uint64_t i = 0; i < m; i++) {
+        for (uint64_t j = 0; j < n; j++) {
+            float sum = 0;
+
+            for (uint64_t l = 0; l < k; l++) {
+                sum += (ta ? a[l * lda + i] : a[i * lda + l])
+                       * (tb ? b[j * ldb + l] : b[l * ldb + j]);
+            }
+            c[i * ldc + j] = factor * sum + (beta > 0 ? beta * c[i * ldc + j] : 0);
+        }
+    }
+}
+
+void smp_set_blas_threads(uint32_t threads)
+{
+    (void)threads;
+}
+#else
 static void sgemm(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, float factor,
                   const float *a, uint64_t lda, const float *b, uint64_t ldb, float beta,
                   float *c, uint64_t ldc)
@@ -32,6 +58,12 @@ static void sgemm(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, float fa
     cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans,
                 (int)m, (int)n, (int)k, factor, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
 }
+
+void smp_set_blas_threads(uint32_t threads)
+{
+    openblas_set_num_threads((int)threads);
+}
+#endif
 
 /* Rows row0 .. and columns col0 .. of a stored matrix, packed. */
 static void load_tile(float *tile, smp_matrix from, uint64_t row0, uint64_t rows,

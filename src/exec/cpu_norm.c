@@ -18,25 +18,76 @@
 
 typedef struct moments { float mean, rstd; } moments;
 
+enum { PARTS = 8 };
+
+SMP_WIDE double smp_dot(const float *a, const float *b, uint64_t n)
+{
+    double part[PARTS] = { 0 }, sum = 0;
+    uint64_t i = 0;
+
+    for (; i + PARTS <= n; i += PARTS) {
+        for (int k = 0; k < PARTS; k++) {
+            part[k] += (double)a[i + (uint64_t)k] * (double)b[i + (uint64_t)k];
+        }
+    }
+    for (; i < n; i++) {
+        sum += (double)a[i] * (double)b[i];
+    }
+    for (int k = 0; k < PARTS; k++) {
+        sum += part[k];
+    }
+    return sum;
+}
+
+SMP_WIDE double smp_sum(const float *a, uint64_t n)
+{
+    double part[PARTS] = { 0 }, sum = 0;
+    uint64_t i = 0;
+
+    for (; i + PARTS <= n; i += PARTS) {
+        for (int k = 0; k < PARTS; k++) {
+            part[k] += (double)a[i + (uint64_t)k];
+        }
+    }
+    for (; i < n; i++) {
+        sum += (double)a[i];
+    }
+    for (int k = 0; k < PARTS; k++) {
+        sum += part[k];
+    }
+    return sum;
+}
+
+SMP_WIDE static double square_sum(const float *a, uint64_t n, double mean)
+{
+    double part[PARTS] = { 0 }, sum = 0;
+    uint64_t i = 0;
+
+    for (; i + PARTS <= n; i += PARTS) {
+        for (int k = 0; k < PARTS; k++) {
+            double d = (double)a[i + (uint64_t)k] - mean;
+
+            part[k] += d * d;
+        }
+    }
+    for (; i < n; i++) {
+        sum += ((double)a[i] - mean) * ((double)a[i] - mean);
+    }
+    for (int k = 0; k < PARTS; k++) {
+        sum += part[k];
+    }
+    return sum;
+}
+
 static moments measure(const float *x, uint64_t n, bool layer, double eps)
 {
-    double sum = 0, squares = 0, mean = 0;
+    double mean = layer ? smp_sum(x, n) / (double)n : 0;
+    double squares = square_sum(x, n, mean);
 
-    if (layer) {
-        for (uint64_t i = 0; i < n; i++) {
-            sum += (double)x[i];
-        }
-        mean = sum / (double)n;
-    }
-    for (uint64_t i = 0; i < n; i++) {
-        double d = (double)x[i] - mean;
-
-        squares += d * d;
-    }
     return (moments){ (float)mean, (float)(1.0 / sqrt(squares / (double)n + eps)) };
 }
 
-static void norm_row(float *y, const float *x, const float *w, const float *b, uint64_t n,
+SMP_WIDE static void norm_row(float *y, const float *x, const float *w, const float *b, uint64_t n,
                      moments m)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -44,26 +95,40 @@ static void norm_row(float *y, const float *x, const float *w, const float *b, u
     }
 }
 
+/* Sum of dy * w * xhat; dw gets dy * xhat. */
+SMP_WIDE static double xhat_sum(const float *dy, const float *x, const float *w, uint64_t n,
+                                moments m, float *dw)
+{
+    double part[PARTS] = { 0 }, sum = 0;
+
+    for (uint64_t i = 0; i < n; i += PARTS) {
+        uint64_t k_end = n - i < PARTS ? n - i : PARTS;
+
+        for (uint64_t k = 0; k < k_end; k++) {
+            float d = dy[i + k] * ((x[i + k] - m.mean) * m.rstd);
+
+            part[k] += (double)(d * w[i + k]);
+            dw[i + k] += d;
+        }
+    }
+    for (int k = 0; k < PARTS; k++) {
+        sum += part[k];
+    }
+    return sum;
+}
+
 /* dx of one row, and its part of the gradients of w and b. */
-static void norm_row_grad(float *dx, const float *dy, const float *x, const float *w,
+SMP_WIDE static void norm_row_grad(float *dx, const float *dy, const float *x, const float *w,
                           uint64_t n, bool layer, double eps, float *dw, float *db)
 {
     moments m = measure(x, n, layer, eps);
-    double sum = 0, product = 0;
-    float a, c;
+    double sum = layer ? smp_dot(dy, w, n) : 0;
+    float a = (float)(sum / (double)n), c = (float)(xhat_sum(dy, x, w, n, m, dw)
+                                                    / (double)n);
 
-    for (uint64_t i = 0; i < n; i++) {
-        float xhat = (x[i] - m.mean) * m.rstd, g = dy[i] * w[i];
-
-        sum += (double)g;
-        product += (double)(g * xhat);
-        dw[i] += dy[i] * xhat;
-    }
     for (uint64_t i = 0; db && i < n; i++) {
         db[i] += dy[i];
     }
-    a = layer ? (float)(sum / (double)n) : 0.0f;
-    c = (float)(product / (double)n);
     for (uint64_t i = 0; i < n; i++) {
         dx[i] = m.rstd * (dy[i] * w[i] - a - (x[i] - m.mean) * m.rstd * c);
     }

@@ -78,12 +78,8 @@ void smp_cpu_squares(const smp_cpu *cpu, const smp_launch *l)
     for (uint64_t i = 0; i < l->task->dims[0];) {
         piece p = next_piece(cpu, l, i);
         const float *g = smp_row(l->at[0], (smp_dtype)l->task->dtype, i, p.n, scratch);
-        double part = 0;
 
-        for (uint64_t j = 0; j < p.n; j++) {
-            part += (double)g[j] * (double)g[j];
-        }
-        sum += part / p.param->copies;
+        sum += smp_dot(g, g, p.n) / p.param->copies;
         i += p.n;
     }
     sums[SMP_SUM_SQUARES] += (float)sum;
@@ -142,30 +138,41 @@ static float decay_of(const smp_cpu *cpu, const smp_launch *l, const smp_unit_pa
     return all[param->param].n_dim > 1 ? (float)cpu->rank->hyper.weight_decay : 0.0f;
 }
 
+typedef struct adam { float factor, b1, b2, eps, keep, rate, root; } adam;
+
 /* [Loshchilov and Hutter 2019, algorithm 2], as torch.optim.AdamW orders it. */
+SMP_WIDE static void adamw_run(float *restrict w, float *restrict m, float *restrict v,
+                               const float *restrict g, uint64_t n, adam a)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        float x = g[i] * a.factor;
+
+        m[i] = a.b1 * m[i] + (1.0f - a.b1) * x;
+        v[i] = a.b2 * v[i] + (1.0f - a.b2) * x * x;
+        w[i] = w[i] * a.keep - a.rate * m[i] / (sqrtf(v[i]) / a.root + a.eps);
+    }
+}
+
 static void adamw_piece(const smp_cpu *cpu, const smp_launch *l, piece p)
 {
     const smp_hyper *h = &cpu->rank->hyper;
     const float *state = l->at[4];
     smp_dtype t = (smp_dtype)l->task->dtype;
-    float sw[CHUNK], sm[CHUNK], sv[CHUNK], sg[CHUNK];
+    float sw[CHUNK], sm[CHUNK], sv[CHUNK], sg[CHUNK], lr = state[SMP_SCALAR_LR];
     const float *g = smp_row(l->at[1], (smp_dtype)l->task->dtype2, p.first, p.n, sg);
-    float lr = state[SMP_SCALAR_LR], factor = state[SMP_SCALAR_FACTOR];
-    float b1 = (float)h->beta1, b2 = (float)h->beta2, eps = (float)h->eps;
-    float keep = 1.0f - lr * decay_of(cpu, l, p.param);
-    float rate = lr / state[SMP_SCALAR_BIAS1];
-    float root = sqrtf(state[SMP_SCALAR_BIAS2]);
+    adam a = { state[SMP_SCALAR_FACTOR], (float)h->beta1, (float)h->beta2, (float)h->eps,
+               1.0f - lr * decay_of(cpu, l, p.param), lr / state[SMP_SCALAR_BIAS1],
+               sqrtf(state[SMP_SCALAR_BIAS2]) };
 
+    if (t == SMP_F32) {
+        adamw_run((float *)l->at[0] + p.first, (float *)l->at[2] + p.first,
+                  (float *)l->at[3] + p.first, g, p.n, a);
+        return;
+    }
     smp_load(sw, l->at[0], t, p.first, p.n);
     smp_load(sm, l->at[2], t, p.first, p.n);
     smp_load(sv, l->at[3], t, p.first, p.n);
-    for (uint64_t i = 0; i < p.n; i++) {
-        float x = g[i] * factor;
-
-        sm[i] = b1 * sm[i] + (1.0f - b1) * x;
-        sv[i] = b2 * sv[i] + (1.0f - b2) * x * x;
-        sw[i] = sw[i] * keep - rate * sm[i] / (sqrtf(sv[i]) / root + eps);
-    }
+    adamw_run(sw, sm, sv, g, p.n, a);
     smp_store(l->at[0], t, p.first, sw, p.n);
     smp_store(l->at[2], t, p.first, sm, p.n);
     smp_store(l->at[3], t, p.first, sv, p.n);

@@ -300,8 +300,10 @@ static void run_instance(smp_runner *r, uint32_t i)
         for (; w < pattern->n_wait && p->waits[pattern->wait0 + w].task == t; w++) {
             const smp_wait *wait = &p->waits[pattern->wait0 + w];
 
-            r->ops->wait(r->device, stream,
-                         r->events[r->record0[i - wait->back] + wait->source]);
+            if (r->options.without_wait != pattern->wait0 + w + 1) {
+                r->ops->wait(r->device, stream,
+                             r->events[r->record0[i - wait->back] + wait->source]);
+            }
         }
         issue(r, i, t);
     }

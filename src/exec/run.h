@@ -19,6 +19,7 @@ typedef struct smp_runner_options {
     smp_world *world;
     uint64_t device_memory_bytes; /* an arena that needs more is refused; 0: no limit */
     bool measure;                 /* keep the times of every task of the last step */
+    uint32_t without_wait;        /* tests leave out wait number n, from 1; 0: none */
     smp_hyper hyper;
 } smp_runner_options;
 

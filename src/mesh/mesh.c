@@ -47,7 +47,7 @@ bool smp_group_varies(const smp_mesh *mesh, smp_group group, smp_axis axis)
                                              [SMP_GROUP_EXPERT_SHARD] = C | S,
                                              [SMP_GROUP_MODEL] = T | C | S | E,
                                              [SMP_GROUP_WORLD] = T | C | S | E | R};
-    unsigned varies = axes[group];
+    uint32_t varies = axes[group];
 
     if (mesh->nested && group == SMP_GROUP_SHARD) {
         varies = C | S | E;

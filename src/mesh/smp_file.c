@@ -175,8 +175,12 @@ static bool text_of(const reading *r, const cJSON *value, smp_setting_kind kind,
 static void wrong_type(const reading *r, const cJSON *value, const char *rule)
 {
     smp_place place = smp_json_place(r->json, value);
+    size_t n;
+    const char *source = smp_json_source(r->json, value, &n);
+    const int shown = (int)(n < 40 ? n : 40);
 
-    (void)smp_fail(r->errors, SMP_INPUT, &place, "%s: must be %s", value->string, rule);
+    (void)smp_fail(r->errors, SMP_INPUT, &place, "%s %.*s%s: must be %s", value->string, shown,
+                   source, n > 40 ? "..." : "", rule);
 }
 
 static void read_v2_key(reading *r, const cJSON *value)

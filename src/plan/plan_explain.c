@@ -249,17 +249,25 @@ static int64_t largest_memory(const smp_memory_parts *new, const smp_memory_part
     return most;
 }
 
-/* "tensor_parallel_degree 16 crosses the node" */
-static char *title_of(smp_arena *arena, const smp_job *job, const char *key)
+/* "tensor_parallel_degree 16 crosses the node"; the shard degree that had to follow is named. */
+static char *title_of(smp_arena *arena, const smp_job *best, const smp_job *job,
+                      const char *key)
 {
     char value[64];
     if (!smp_settings_get(&job->settings, key, value, sizeof value)) {
         value[0] = '\0';
     }
     const smp_cluster *cluster = job->cluster;
-    const bool crosses = strcmp(key, "tensor_parallel_degree") == 0 &&
-                         job->settings.tensor_parallel_degree > cluster->gpus_per_node;
-    return smp_arena_printf(arena, "%s %s%s", key, value, crosses ? " crosses the node" : "");
+    const bool tensor = strcmp(key, "tensor_parallel_degree") == 0;
+    const bool crosses =
+        tensor && job->settings.tensor_parallel_degree > cluster->gpus_per_node;
+    const uint32_t shard = job->settings.hybrid_shard_degree;
+    char *title = smp_arena_printf(arena, "%s %s%s", key, value,
+                                   crosses ? " crosses the node" : "");
+    if (tensor && shard != best->settings.hybrid_shard_degree) {
+        title = smp_arena_printf(arena, "%s (hybrid_shard_degree %u)", title, shard);
+    }
+    return title;
 }
 
 static char *sentence_memory(const smp_plan *plan, const smp_found *best,
@@ -284,6 +292,12 @@ static char *sentence_memory(const smp_plan *plan, const smp_found *best,
                             smp_show_bytes((uint64_t)more));
 }
 
+static const char *signed_seconds(const smp_plan *plan, int64_t ps)
+{
+    return smp_arena_printf(plan->arena, "%c%s", ps < 0 ? '-' : '+',
+                            smp_show_seconds(smp_s_from_ps(llabs(ps))));
+}
+
 static char *sentence_time(const smp_plan *plan, const smp_found *best, const smp_found *other,
                            const char *title)
 {
@@ -293,14 +307,21 @@ static char *sentence_time(const smp_plan *plan, const smp_found *best, const sm
     }
     const int sign = more_ps > 0 ? 1 : -1;
     const char *part = "";
+    const char *other_part = "";
     const int64_t part_ps =
         largest_time(&other->report.time, &best->report.time, sign, &part);
-    const double more_s = smp_s_from_ps(llabs(more_ps));
+    const int64_t against_ps =
+        largest_time(&other->report.time, &best->report.time, -sign, &other_part);
     const double share = 100 * (double)more_ps / (double)best->report.step_ps;
-    return smp_arena_printf(plan->arena, "%s: %c%s (%+.1f %%), %s %c%s%s", title,
-                            sign > 0 ? '+' : '-', smp_show_seconds(more_s), share, part,
-                            part_ps >= 0 ? '+' : '-',
-                            smp_show_seconds(smp_s_from_ps(llabs(part_ps))),
+    const char *text = smp_arena_printf(plan->arena, "%s: %s (%+.1f %%), %s %s", title,
+                                        signed_seconds(plan, more_ps), share, part,
+                                        signed_seconds(plan, part_ps));
+    /* what is saved elsewhere, where that is much of it */
+    if (llabs(against_ps) > llabs(part_ps) / 4) {
+        text = smp_arena_printf(plan->arena, "%s, %s %s", text, other_part,
+                                signed_seconds(plan, against_ps));
+    }
+    return smp_arena_printf(plan->arena, "%s%s", text,
                             sign > 0 ? "" : "; outside the space that is searched");
 }
 
@@ -320,7 +341,7 @@ static smp_status explain_one(smp_plan *plan, const struct neighbour *neighbour,
     if (st != SMP_OK) {
         return st;
     }
-    const char *title = title_of(plan->arena, &other.job, neighbour->key);
+    const char *title = title_of(plan->arena, &best->job, &other.job, neighbour->key);
     plan->why[plan->n_why++] = smp_report_fits(&other.report, plan->options.margin_frac)
                                    ? sentence_time(plan, best, &other, title)
                                    : sentence_memory(plan, best, &other, title);

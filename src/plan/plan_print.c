@@ -201,7 +201,7 @@ static void put_plans(const smp_plan *plan, FILE *stream)
         put_settings(plan, &plan->found[0].job, true, "all ", stream);
     }
     if (plan->n_why > 0) {
-        fputs("\nWhy not, for plan 1:\n", stream);
+        fputs("\nWhy not, for plan 1: one setting changed, the others kept\n", stream);
     }
     for (uint32_t i = 0; i < plan->n_why; i++) {
         put_sentence(stream, plan->why[i]);
@@ -227,7 +227,8 @@ static void put_nearest(const smp_plan *plan, FILE *stream)
         fprintf(stream, "The smallest number of such GPUs that fits is %u.\n",
                 plan->fitting_gpus);
     } else {
-        fprintf(stream, "No number of such GPUs up to %u fits.\n", plan->largest_gpus_tried);
+        fprintf(stream, "No number of such GPUs up to %u fits; more would get no part of "
+                "a sequence.\n", plan->largest_gpus_tried);
     }
 }
 
@@ -277,7 +278,11 @@ static void out_nearest(smp_json_out *out, const smp_plan *plan)
 {
     smp_out_object(out, "infeasible");
     smp_out_u64(out, "shortfall_bytes", plan->nearest_excess_bytes);
-    smp_out_u64(out, "fitting_gpus", plan->fitting_gpus);
+    if (plan->fitting_gpus > 0) {
+        smp_out_u64(out, "fitting_gpus", plan->fitting_gpus);
+    } else {
+        smp_out_string(out, "fitting_gpus", NULL);
+    }
     out_found(out, "nearest", &plan->nearest);
     smp_out_end_object(out);
 }

@@ -22,7 +22,7 @@
 #include <string.h>
 
 enum {
-    WIDTHS = 64, BASES = 4, TEXT_BYTES = 160, COUNTS_SHOWN = 6,
+    WIDTHS = 64, BASES = 6, TEXT_BYTES = 160, COUNTS_SHOWN = 6,
     ROUND_TOKENS = 128,   /* token counts are multiples of this, or whole sequences */
     MOST_TOKENS = 1 << 21 /* more in a micro-batch are not plausible */
 };
@@ -79,7 +79,7 @@ typedef struct width {
     char words[64];   /* "hidden 4096" */
     const char *hint; /* part of the names of buffers that have it */
     uint64_t value;
-    uint32_t element_bytes; /* 0: those of the buffer are tried */
+    uint32_t element_bytes; /* 0: compute precision, else 4 or 2 */
 } width;
 
 typedef struct base { const char *words; uint64_t tokens; } base;
@@ -110,6 +110,26 @@ static void add_width(describer *d, const char *name, const char *hint, uint64_t
     }
 }
 
+static void add_experts(describer *d, const smp_moe *moe)
+{
+    uint32_t t = d->job->settings.tensor_parallel_degree;
+    uint64_t ffn = smp_ceil_div(moe->ffn, t);
+    uint64_t shared = smp_ceil_div(moe->shared_ffn, t);
+    if (moe->experts == 0) {
+        return;
+    }
+    if (moe->gated) {
+        add_width(d, "gate and up", "experts.up", 2 * ffn, 0);
+        add_width(d, "gate and up", "shared.up", 2 * shared, 0);
+    }
+    add_width(d, "feed-forward", "experts.", ffn, 0);
+    add_width(d, "feed-forward", "shared.", shared, 0);
+    add_width(d, "scores: experts", "moe.logits", moe->experts, 4);
+    add_width(d, "scores: experts", "moe.logits", moe->experts, 0);
+    add_width(d, "expert and weight: top-k", "moe.choice", moe->top_k, 8);
+    add_width(d, "weight: top-k", "moe.choice", moe->top_k, 4);
+}
+
 static void add_block(describer *d, const smp_block *block)
 {
     uint32_t t = d->job->settings.tensor_parallel_degree;
@@ -130,7 +150,25 @@ static void add_block(describer *d, const smp_block *block)
         add_width(d, "gate and up", "mlp.up", 2 * ffn, 0);
     }
     add_width(d, "feed-forward", "mlp.up", ffn, 0);
+    if (a->kv_lora_rank > 0) {
+        add_width(d, "latent and rope", "kv_", a->kv_lora_rank + a->qk_rope_dim, 0);
+    }
+    add_experts(d, &block->moe);
     add_width(d, "feed-forward", "mlp.product", ffn, 0);
+}
+
+/* Rows of width hidden that the buffer `name` has room for; 0 where there is none. */
+static uint64_t rows_of(const describer *d, const char *name)
+{
+    const smp_program *program = d->step->programs[0];
+    uint64_t row_bytes = smp_mul(d->job->model->hidden,
+                                 d->job->settings.precision == SMP_PRECISION_FP32 ? 4 : 2);
+    for (uint32_t b = 0; b < program->n_buffer; b++) {
+        if (strcmp(program->buffers[b].name, name) == 0) {
+            return program->buffers[b].bytes / row_bytes;
+        }
+    }
+    return 0;
 }
 
 static void describe(describer *d, const smp_job *job, const smp_step *step)
@@ -146,6 +184,8 @@ static void describe(describer *d, const smp_job *job, const smp_step *step)
     d->bases[2] = (base){"tokens of a chunk", smp_ceil_div(rows, set->loss_chunks) *
                                                   (rows == tokens ? 1 : t)};
     d->bases[3] = (base){"tokens of a chunk and rank", smp_ceil_div(rows, set->loss_chunks)};
+    d->bases[4] = (base){"rows of the rank's experts", rows_of(d, "experts.down")};
+    d->bases[5] = (base){"rows sent to experts", rows_of(d, "moe.rows")};
     d->shards = set->sharding == SMP_SHARDING_NONE
                     ? 1
                     : smp_mesh_group_size(step->mesh, SMP_GROUP_SHARD);
@@ -171,11 +211,14 @@ static bool same_size(uint64_t elems, uint32_t element_bytes, uint64_t bytes)
 
 static bool try_width(const describer *d, const width *w, uint64_t bytes, product *p)
 {
-    for (int b = 0; b < BASES; b++) {
-        uint64_t elems = smp_mul(d->bases[b].tokens, w->value);
-        for (uint32_t e = w->element_bytes ? w->element_bytes : 4; e > 0;
-             e = w->element_bytes ? 0 : e / 2) {
-            if (same_size(elems, e, bytes)) {
+    uint32_t compute_bytes = d->job->settings.precision == SMP_PRECISION_FP32 ? 4 : 2;
+    const uint32_t tried[2] = {w->element_bytes ? w->element_bytes : compute_bytes,
+                               w->element_bytes ? w->element_bytes : 6 - compute_bytes};
+    for (int i = 0; i < 2; i++) {
+        uint32_t e = tried[i];
+        for (int b = 0; b < BASES; b++) {
+            uint64_t elems = smp_mul(d->bases[b].tokens, w->value);
+            if (elems > 0 && same_size(elems, e, bytes)) {
                 (void)snprintf(p->words, sizeof p->words, "%s %" PRIu64 " x %s x %u byte%s",
                                d->bases[b].words, d->bases[b].tokens, w->words, e,
                                e == 1 ? "" : "s");

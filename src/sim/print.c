@@ -61,7 +61,7 @@ static void text_job(smp_text *text, const smp_simulation *simulation)
                  smp_cluster_gpus_per_node(job->cluster));
     smp_text_add(text,
                  "%" PRIu64 " sequences of %" PRIu64
-                 " tokens a step: data ranks %u x micro-batches %" PRIu64 " x sequences %u\n",
+                 " tokens a step: %u data ranks x %" PRIu64 " micro-batches x %u\n",
                  job->batch.global_batch, job->batch.seq_len, job->data_ranks,
                  job->micro_batches, job->settings.micro_batch);
 }

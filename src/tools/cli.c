@@ -162,27 +162,27 @@ static smp_status store(const cli_option *row, const char *shown, const char *te
 
 /* -------------------------------------------------------------------- help */
 
-/* Wraps words after column HELP_INDENT. */
-static void print_wrapped(const char *text)
+/* Wraps words after column `indent`; line ends in the text stay. */
+static void print_wrapped(const char *text, int indent)
 {
-    int column = HELP_INDENT;
+    int column = indent;
     while (*text) {
-        size_t n = strcspn(text, " ");
-        if (column + (int)n > HELP_WIDTH && column > HELP_INDENT) {
-            printf("\n%*s", HELP_INDENT, "");
-            column = HELP_INDENT;
-        }
-        printf("%.*s", (int)n, text);
-        column += (int)n;
-        text += n;
-        if (*text == ' ') {
-            if (column + 1 < HELP_WIDTH && text[1] &&
-                column + 1 + (int)strcspn(text + 1, " ") <= HELP_WIDTH) {
-                putchar(' ');
-            }
+        const int n = (int)strcspn(text, " \n");
+        if (column > indent && column + 1 + n > HELP_WIDTH) {
+            printf("\n%*s", indent, "");
+            column = indent;
+        } else if (column > indent) {
+            putchar(' ');
             column++;
-            text++;
         }
+        printf("%.*s", n, text);
+        column += n;
+        text += n;
+        if (*text == '\n') {
+            printf("\n%*s", indent, "");
+            column = indent;
+        }
+        text += *text != '\0';
     }
     putchar('\n');
 }
@@ -201,7 +201,7 @@ static void print_option(const cli_option *row)
     } else {
         printf("%-*s", HELP_INDENT, head);
     }
-    print_wrapped(row->help);
+    print_wrapped(row->help, HELP_INDENT);
 }
 
 static void print_help(const cli_program *program)
@@ -209,7 +209,8 @@ static void print_help(const cli_program *program)
     for (size_t i = 0; program->usage[i]; i++) {
         printf("%s %s %s\n", i == 0 ? "Usage:" : "      ", program->name, program->usage[i]);
     }
-    printf("\n%s\n", program->about);
+    putchar('\n');
+    print_wrapped(program->about, 0);
     for (size_t i = 0; i < program->n_option; i++) {
         const cli_option *row = &program->options[i];
         if (row->kind == CLI_KIND_HEADING) {

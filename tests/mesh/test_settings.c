@@ -218,15 +218,15 @@ static void wrong_files_are_refused(void **state)
 {
     (void)state;
     read_fails("{\"tensor_parallel_degree\": \"8\"}", 1,
-               "$.tensor_parallel_degree: tensor_parallel_degree: must be an integer");
+               "$.tensor_parallel_degree: tensor_parallel_degree \"8\": must be an integer");
     read_fails("{\"tensor_parallel_degree\": 1.5}", 1, "must be an integer");
     read_fails("{\"tensor_parallel_degree\": 1e308}", 1, "must be an integer");
     read_fails("{\"tensor_parallel_degree\": -1}", 1, "must be an integer");
     read_fails("{\"tensor_parallel_degree\": 9223372036854775808}", 1, "must be an integer");
-    read_fails("{\"offload\": 1}", 1, "offload: must be true or false");
-    read_fails("{\"offload\": null}", 1, "offload: must be true or false");
-    read_fails("{\"sharding\": [\"full\"]}", 1, "sharding: must be full, optimizer or none");
-    read_fails("{\"rank_order\": [1, 2]}", 1, "rank_order: must be the five axes");
+    read_fails("{\"offload\": 1}", 1, "must be true or false");
+    read_fails("{\"offload\": null}", 1, "must be true or false");
+    read_fails("{\"sharding\": [\"full\"]}", 1, "sharding [\"full\"]: must be full, optimizer or none");
+    read_fails("{\"rank_order\": [1, 2]}", 1, "must be the five axes");
     /* All at once, each with its place. */
     read_fails("{\"tensor_paralel_degree\": 2,\n\"offload\": 3,\n\"micro_batch\": 0}", 3,
                "smp.json:1:27: $.tensor_paralel_degree: unknown setting "
@@ -315,11 +315,11 @@ static void mixed_and_wrong_v1_files_are_refused(void **state)
                "hybrid_shard_degree: a file with keys of SMP v1 may not hold keys of SMP v2");
     read_fails("{\"microbatches\": 2, \"micro_batch\": 4}", 1, "micro_batch: a file with");
     read_fails("{\"microbatches\": 2, \"tensor_degree\": 4}", 1, "unknown setting");
-    read_fails("{\"partitions\": 0}", 1, "partitions: must be an integer: 1 or more");
-    read_fails("{\"fp16\": 1}", 1, "fp16: must be true or false");
-    read_fails("{\"optimize\": \"both\"}", 1, "optimize: must be memory or speed");
+    read_fails("{\"partitions\": 0}", 1, "partitions 0: must be an integer: 1 or more");
+    read_fails("{\"fp16\": 1}", 1, "must be true or false");
+    read_fails("{\"optimize\": \"both\"}", 1, "optimize \"both\": must be memory or speed");
     read_fails("{\"placement_strategy\": \"tensor,context,shard,expert,replica\"}", 1,
-               "placement_strategy: must be cluster, spread or a permutation of DPT");
+               "must be cluster, spread or a permutation of DPT");
     read_fails("{\"placement_strategy\": \"DDD\"}", 1, "rank_order DDD");
 }
 

@@ -473,27 +473,40 @@ static void logits_of_32_gib_are_found(void **state)
     bench_close(&b);
 }
 
+static const char moe[] =
+    "{\"model_type\": \"mixtral\", \"num_hidden_layers\": 2, \"hidden_size\": 512, "
+    "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"intermediate_size\": 1024, "
+    "\"vocab_size\": 1024, \"num_local_experts\": 8, \"num_experts_per_tok\": 2, "
+    "\"max_position_embeddings\": 4096}";
+
+/* Counts and offsets of experts: bytes by the expert, not by the token. */
+static bool is_bookkeeping(const smp_buffer *buffer)
+{
+    return buffer->kind == SMP_KIND_SCALAR || strncmp(buffer->name, "moe.counts", 10) == 0 ||
+           strcmp(buffer->name, "moe.layout") == 0;
+}
+
 /* Every buffer is found by its size, and is a product of sizes that mean something. */
 static void every_buffer_is_explained(void **state)
 {
     (void)state;
-    static const char *const configs[] = {LLAMA(3, 4), GPT2, QWEN3, NEOX};
+    static const char *const configs[] = {LLAMA(3, 4), GPT2, QWEN3, NEOX, moe};
     static const char *const settings[] = {
         "", "tensor_parallel_degree=2 attention=naive loss_chunks=4",
         "tensor_parallel_degree=4 sequence_parallel=false checkpointing=full offload=true",
         "sharding=optimizer accumulation=last", "sharding=none micro_batch=2",
         "hybrid_shard_degree=3 checkpointing=selective allow_empty_shards=true"};
-    for (size_t i = 0; i < 24; i++) {
+    for (size_t i = 0; i < 30; i++) {
         bench b;
-        uint32_t gpus = i / 4 == 5 ? 3 : 8;
-        bench_open(&b, configs[i % 4], gpus, 512, 2 * gpus, settings[i / 4]);
+        uint32_t gpus = i / 5 == 5 ? 3 : 8;
+        bench_open(&b, configs[i % 5], gpus, 512, 2 * gpus, settings[i / 5]);
         bench_lower(&b);
         const smp_program *program = b.step->programs[0];
         for (uint32_t k = 0; k < program->n_buffer; k++) {
             const smp_buffer *buffer = &program->buffers[k];
             char size[32];
             bool found = false;
-            if (buffer->space == SMP_SPACE_TOKEN || buffer->kind == SMP_KIND_SCALAR) {
+            if (buffer->space == SMP_SPACE_TOKEN || is_bookkeeping(buffer)) {
                 continue;
             }
             (void)snprintf(size, sizeof size, "%" PRIu64, buffer->bytes);

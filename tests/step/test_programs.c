@@ -233,13 +233,16 @@ static void shipped_models_are_packed(void **state)
 {
     static const char *const names[] = {
         "gpt2", "gpt2-xl", "Llama-2-7B", "Llama-2-13B", "Llama-2-70B", "Llama-3.1-8B",
-        "Llama-3.1-70B", "Llama-3.1-405B", "Qwen3-8B", "Qwen3-32B", "Mistral-7B"};
+        "Llama-3.1-70B", "Llama-3.1-405B", "Qwen2-7B", "Qwen3-8B", "Qwen3-32B", "Mistral-7B",
+        "gpt-neox-20b"};
     static const char *const sets[][2] = {
         {"checkpointing=none", "micro_batch=1"}, {"checkpointing=full", "micro_batch=2"},
         {"checkpointing=selective", "micro_batch=1"}, {"checkpointing=full", "offload=true"},
         {"sharding=optimizer", "checkpointing=full"},
         {"checkpointing=full", "reshard_after_forward=false"},
-        {"checkpointing=full", "accumulation=last"}};
+        {"checkpointing=full", "accumulation=last"},
+        {"tensor_parallel_degree=4", "checkpointing=selective:op"}};
+    uint32_t n_packed = 0;
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
         for (size_t s = 0; s < sizeof sets / sizeof *sets; s++) {
@@ -254,7 +257,11 @@ static void shipped_models_are_packed(void **state)
                 check_ok(smp_settings_assign(&b.job.settings, sets[s][k], "--set", errors),
                          errors);
             }
-            check_ok(smp_job_resolve(&b.job, errors), errors);
+            if (!smp_job_try(&b.job)) { /* 25 heads of gpt2-xl over four ranks */
+                bench_close(&b);
+                continue;
+            }
+            n_packed++;
             check_ok(smp_step_lower(&b.job, errors, &step), errors);
             check_ok(smp_step_verify(step, errors), errors);
             const smp_program *p = step->programs[0];
@@ -268,6 +275,7 @@ static void shipped_models_are_packed(void **state)
             bench_close(&b);
         }
     }
+    assert_int_equal(n_packed, sizeof names / sizeof *names * (sizeof sets / sizeof *sets) - 1);
 }
 
 /* Heap calls of the derivation of waits for a job of so many micro-batches. */

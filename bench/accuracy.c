@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Predictions held against published training runs: for each row of the tables predicted,
+ * measured and error of step time and peak memory, then by source, over all, and by software
+ * stack with and without one efficiency; and the verdicts of what fits.  A report, not a test.
+ *
+ *     make bench/accuracy && bench/accuracy [--plot FILE.svg|FILE.png] [DATA]
+ *
+ * DATA holds published/training_*.json and models/; default: $SMP_SHARED_DATA, else
+ * ../shared/data.  How to read the report, and what it says today: docs/accuracy.md.
+ */
+#include "config.h"
+
+#include "bench/accuracy.h"
+
+#include "base/gnuplot.h"
+#include "base/text.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One number of a row against what was measured. */
+typedef enum quantity { TIME, MEMORY } quantity;
+
+typedef struct options { const char *data, *plot; } options;
+
+/* Predicted / measured - 1 of rows that were chosen; heap. */
+typedef struct errors_list { double *e; size_t n, capacity; } errors_list;
+
+static bool has(const published *p, quantity q)
+{
+    return p->reason == NULL && (q == TIME ? p->measured_s : p->measured_bytes) > 0;
+}
+
+static double ratio(const published *p, quantity q)
+{
+    return q == TIME ? p->predicted_s / p->measured_s : p->predicted_bytes / p->measured_bytes;
+}
+
+static bool stated(const published *p)
+{
+    return *p->unstated == '\0';
+}
+
+/* ------------------------------------------------------------- statistics */
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Linear between order statistics; `values` is sorted by this call. */
+static double quantile(double *values, size_t n, double q)
+{
+    if (n == 0) {
+        return NAN;
+    }
+    qsort(values, n, sizeof *values, by_value);
+    const double at = q * (double)(n - 1);
+    const size_t i = (size_t)at;
+    const double next = i + 1 < n ? values[i + 1] : values[i];
+    return values[i] + (at - (double)i) * (next - values[i]);
+}
+
+typedef struct summary { size_t n; double median, p90, within, bias; } summary;
+
+static void add_error(errors_list *list, double error)
+{
+    SMP_GROW(list->e, list->n, list->capacity);
+    list->e[list->n++] = error;
+}
+
+static summary summarize(errors_list *list)
+{
+    summary s = {.n = list->n, .bias = quantile(list->e, list->n, 0.5)};
+    size_t near = 0;
+
+    for (size_t i = 0; i < list->n; i++) {
+        list->e[i] = fabs(list->e[i]);
+        near += list->e[i] <= 0.2;
+    }
+    s.median = quantile(list->e, list->n, 0.5);
+    s.p90 = quantile(list->e, list->n, 0.9);
+    s.within = list->n > 0 ? (double)near / (double)list->n : (double)NAN;
+    free(list->e);
+    *list = (errors_list){0};
+    return s;
+}
+
+/* Which rows a summary is about. */
+typedef struct choice {
+    const char *source;  /* NULL: all */
+    const char *stack;   /* NULL: all */
+    bool all;            /* also rows that leave something unstated */
+} choice;
+
+static bool chosen(const published *p, const choice *c, quantity q)
+{
+    return has(p, q) && (c->all || stated(p)) &&
+           (c->source == NULL || strcmp(c->source, p->source) == 0) &&
+           (c->stack == NULL || strcmp(c->stack, p->stack->name) == 0);
+}
+
+static summary summarize_rows(const published_list *list, const choice *c, quantity q)
+{
+    errors_list errors = {0};
+
+    for (size_t i = 0; i < list->n; i++) {
+        if (chosen(&list->rows[i], c, q)) {
+            add_error(&errors, ratio(&list->rows[i], q) - 1);
+        }
+    }
+    return summarize(&errors);
+}
+
+static void print_summary(const char *name, const summary *s)
+{
+    (void)printf("  %-28s %4zu  %7.1f %7.1f %8.0f %+8.1f\n", name, s->n, 100 * s->median,
+                 100 * s->p90, 100 * s->within, 100 * s->bias);
+}
+
+/* First row of its source: sources are met in order. */
+static bool first_of_source(const published_list *list, size_t i)
+{
+    return i == 0 || strcmp(list->rows[i].source, list->rows[i - 1].source) != 0;
+}
+
+static void print_sources(const published_list *list, quantity q, bool all)
+{
+    summary mean = {0};
+    size_t n = 0;
+
+    (void)printf("\n%s, %s\n  %-28s %4s  %7s %7s %8s %8s\n",
+                 q == TIME ? "Step time" : "Peak memory",
+                 all ? "rows with something unstated included" : "rows that state all settings",
+                 "source", "rows", "median", "90th", "in 20 %", "bias");
+    for (size_t i = 0; i < list->n; i++) {
+        const choice c = {.source = list->rows[i].source, .all = all};
+        if (!first_of_source(list, i)) {
+            continue;
+        }
+        const summary s = summarize_rows(list, &c, q);
+        if (s.n == 0) {
+            continue;
+        }
+        print_summary(c.source, &s);
+        mean.median += s.median;
+        mean.p90 += s.p90;
+        mean.within += s.within;
+        mean.bias += s.bias;
+        mean.n += s.n;
+        n++;
+    }
+    if (n > 0) {
+        const double k = 1.0 / (double)n;
+        const choice everything = {.all = all};
+        const summary pooled = summarize_rows(list, &everything, q);
+        mean = (summary){mean.n, mean.median * k, mean.p90 * k, mean.within * k, mean.bias * k};
+        print_summary("mean over sources", &mean);
+        print_summary("pooled", &pooled);
+    }
+}
+
+/* ------------------------------------------------- efficiency of a stack */
+
+/* The efficiency of a stack is the median of predicted / measured over every second of its
+ * rows in the order of the tables (the first, the third ...); the others show what it is worth.
+ * Rows that leave something unstated take no part. */
+static void print_efficiency(const published_list *list, const char *name)
+{
+    const choice c = {.stack = name};
+    errors_list found = {0}, before = {0}, after = {0};
+    size_t n = 0;
+
+    for (size_t i = 0; i < list->n; i++) {
+        if (chosen(&list->rows[i], &c, TIME) && n++ % 2 == 0) {
+            add_error(&found, ratio(&list->rows[i], TIME));
+        }
+    }
+    const size_t n_found = found.n;
+    const double efficiency = quantile(found.e, found.n, 0.5);
+    n = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        if (chosen(&list->rows[i], &c, TIME) && n++ % 2 == 1) {
+            add_error(&before, ratio(&list->rows[i], TIME) - 1);
+            add_error(&after, ratio(&list->rows[i], TIME) / efficiency - 1);
+        }
+    }
+    free(found.e);
+    const summary b = summarize(&before), a = summarize(&after);
+    if (n_found > 0) {
+        (void)printf("  %-14s %8.3f %6zu %6zu  %7.1f %7.1f %5.0f  %7.1f %7.1f %5.0f\n", name,
+                     efficiency, n_found, a.n, 100 * b.median, 100 * b.p90, 100 * b.within,
+                     100 * a.median, 100 * a.p90, 100 * a.within);
+    }
+}
+
+static void print_efficiencies(const published_list *list)
+{
+    (void)printf("\nOne efficiency a stack: found on every second row, the errors on the others\n"
+                 "  %-14s %8s %6s %6s  %-21s  %-21s\n  %-14s %8s %6s %6s  %7s %7s %5s  "
+                 "%7s %7s %5s\n", "", "", "", "", "     without", "     with", "stack", "value",
+                 "found", "others", "median", "90th", "20 %", "median", "90th", "20 %");
+    for (size_t i = 0; i < list->n; i++) {
+        bool seen = false;
+        for (size_t k = 0; k < i; k++) {
+            seen = seen || list->rows[k].stack == list->rows[i].stack;
+        }
+        if (!seen) {
+            print_efficiency(list, list->rows[i].stack->name);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ rows */
+
+static void print_pair(double predicted, double measured, double unit)
+{
+    if (measured > 0) {
+        (void)printf(" %8.3f %8.3f %+6.1f", measured / unit, predicted / unit,
+                     100 * (predicted / measured - 1));
+    } else {
+        (void)printf(" %8s %8.3f %6s", "-", predicted / unit, "");
+    }
+}
+
+static void print_row(const published *p)
+{
+    print_pair(p->predicted_s, p->measured_s, 1);
+    (void)printf(" %4.0f ", 100 * p->idle_frac);
+    print_pair(p->predicted_bytes, p->measured_bytes, 1073741824.0);
+    (void)printf(" %s %s%s%s%s%s%s\n", p->fits ? "yes" : "NO ", p->id,
+                 *p->unstated ? " [unstated: " : "", p->unstated, *p->unstated ? "]" : "",
+                 *p->beside ? " beside: " : "", p->beside);
+}
+
+static void print_rows(const published_list *list, bool with_all)
+{
+    (void)printf("\n%s\n %8s %8s %6s %4s  %8s %8s %6s fit row\n",
+                 with_all ? "Rows that state all settings (s, % off, % waiting; GiB, % off)"
+                          : "Rows that leave settings unstated",
+                 "measured", "model", "%", "idle", "measured", "model", "%");
+    for (size_t i = 0; i < list->n; i++) {
+        const published *p = &list->rows[i];
+        if (p->reason == NULL && stated(p) == with_all) {
+            print_row(p);
+        }
+    }
+}
+
+static void print_reasons(const published_list *list)
+{
+    size_t expressed = 0;
+
+    for (size_t i = 0; i < list->n; i++) {
+        expressed += list->rows[i].reason == NULL;
+    }
+    (void)printf("%zu rows, %zu expressed; the others:\n", list->n, expressed);
+    for (size_t i = 0; i < list->n; i++) {
+        const char *reason = list->rows[i].reason;
+        size_t n = 0, first = i;
+        for (size_t k = 0; reason != NULL && k < list->n; k++) {
+            const bool same = list->rows[k].reason && !strcmp(list->rows[k].reason, reason);
+            n += same;
+            first = same && k < first ? k : first;
+        }
+        if (n > 0 && first == i) {
+            (void)printf("  %4zu  %s\n", n, reason);
+        }
+    }
+}
+
+/* Rows that ran must fit, rows that ran out of memory must not. */
+static void print_verdicts(const published_list *list)
+{
+    size_t count[2][2] = {{0}};
+
+    for (size_t i = 0; i < list->n; i++) {
+        const published *p = &list->rows[i];
+        if (p->reason == NULL) {
+            count[p->out_of_memory][p->fits]++;
+        }
+    }
+    (void)printf("\nVerdicts\n  ran: %zu predicted to fit, %zu not\n"
+                 "  out of memory: %zu predicted to fit, %zu not\n",
+                 count[0][1], count[0][0], count[1][1], count[1][0]);
+    for (size_t i = 0; i < list->n; i++) {
+        const published *p = &list->rows[i];
+        if (p->reason == NULL && p->fits == p->out_of_memory) {
+            (void)printf("  wrong: %s\n", p->id);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ plot */
+
+/* One block a source, for gnuplot's index: name, then measured and predicted of time and of
+ * memory, "NaN" where not measured. */
+static void write_points(const published_list *list, FILE *stream)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        const published *p = &list->rows[i];
+        if (first_of_source(list, i)) {
+            (void)fprintf(stream, "%s\"%s\"\nNaN NaN NaN NaN\n", i > 0 ? "\n\n" : "",
+                          p->source);
+        }
+        if (p->reason == NULL) {
+            const double time = p->measured_s > 0 ? p->measured_s : (double)NAN;
+            const double bytes = p->measured_bytes > 0 ? p->measured_bytes : (double)NAN;
+            (void)fprintf(stream, "%.6g %.6g %.6g %.6g\n", time, p->predicted_s,
+                          bytes / 1073741824.0, p->predicted_bytes / 1073741824.0);
+        }
+    }
+}
+
+static smp_status plot(const published_list *list, const char *path, smp_errors *errors)
+{
+    static const char *const no_args[] = {NULL};
+    char data[1024];
+    smp_file *file = NULL;
+
+    const int n = snprintf(data, sizeof data, "%s.dat", path);
+    if (n < 0 || (size_t)n >= sizeof data) {
+        return smp_fail(errors, SMP_INPUT, NULL, "%.80s...: the path is too long", path);
+    }
+    smp_status status = smp_file_create(data, errors, &file);
+    if (status == SMP_OK) {
+        write_points(list, smp_file_stream(file));
+        status = smp_file_commit(file, errors);
+    }
+    return status == SMP_OK ? smp_plot_run("accuracy.gp", data, path, no_args, errors) : status;
+}
+
+/* ------------------------------------------------------------------ main */
+
+static smp_status report(const options *o, smp_arena *arena, smp_errors *errors)
+{
+    published_list list = {0};
+    const char *models = smp_arena_printf(arena, "%s/models", o->data);
+    const char *directory = smp_arena_printf(arena, "%s/published", o->data);
+    smp_status status = published_read(directory, arena, errors, &list);
+
+    if (status == SMP_OK && list.n == 0) {
+        (void)printf("no published runs: %s holds none\n", directory);
+        return SMP_OK;
+    }
+    for (size_t i = 0; status == SMP_OK && i < list.n; i++) {
+        if (list.rows[i].reason == NULL) {
+            published_predict(&list.rows[i], models, arena);
+        }
+    }
+    if (status == SMP_OK) {
+        print_reasons(&list);
+        print_rows(&list, true);
+        print_rows(&list, false);
+        for (int all = 0; all < 2; all++) {
+            print_sources(&list, TIME, all != 0);
+            print_sources(&list, MEMORY, all != 0);
+        }
+        print_efficiencies(&list);
+        print_verdicts(&list);
+    }
+    if (status == SMP_OK && o->plot != NULL) {
+        status = plot(&list, o->plot, errors);
+    }
+    free(list.rows);
+    return status;
+}
+
+static options read_options(int argc, char **argv)
+{
+    options o = {.data = getenv("SMP_SHARED_DATA")};
+
+    o.data = o.data ? o.data : "../shared/data";
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--plot") == 0 && i + 1 < argc) {
+            o.plot = argv[++i];
+        } else {
+            o.data = argv[i];
+        }
+    }
+    return o;
+}
+
+int main(int argc, char **argv)
+{
+    const options o = read_options(argc, argv);
+    smp_errors *errors = smp_errors_create();
+    smp_arena *arena = smp_arena_create();
+    smp_status status = o.plot ? smp_plot_check(o.plot, errors) : SMP_OK;
+
+    if (status == SMP_OK) {
+        status = report(&o, arena, errors);
+    }
+    smp_errors_print(errors, "bench/accuracy", stderr);
+    smp_arena_destroy(arena);
+    smp_errors_destroy(errors);
+    return (int)status;
+}
