@@ -200,7 +200,7 @@ static void print_efficiency(const published_list *list, const char *name)
 
 static void print_efficiencies(const published_list *list)
 {
-    (void)printf("\nOne efficiency a stack: found on every second row, the errors on the others\n"
+    (void)printf("\nOne efficiency a stack: found on every second row, errors of the others\n"
                  "  %-14s %8s %6s %6s  %-21s  %-21s\n  %-14s %8s %6s %6s  %7s %7s %5s  "
                  "%7s %7s %5s\n", "", "", "", "", "     without", "     with", "stack", "value",
                  "found", "others", "median", "90th", "20 %", "median", "90th", "20 %");
@@ -213,6 +213,81 @@ static void print_efficiencies(const published_list *list)
             print_efficiency(list, list->rows[i].stack->name);
         }
     }
+}
+
+/* -------------------------------------------------------- what is off */
+
+/* Factors x >= 0 on parts of the predicted time, waiting left as it is, that make measured
+ * times out of predicted ones with least squares of relative errors: coordinate descent, each
+ * step exact.  They tell which part carries the error and are applied to nothing. */
+static void find_factors(const published *const *rows, size_t n, double x[PARTS])
+{
+    for (int j = 0; j < PARTS; j++) {
+        x[j] = 1;
+    }
+    for (int round = 0; round < 2000; round++) {
+        for (int k = 0; k < PART_WAITING; k++) {
+            double product = 0, square = 0;
+            for (size_t i = 0; i < n; i++) {
+                const double a = rows[i]->parts_s[k] / rows[i]->measured_s;
+                double rest = 1;
+                for (int j = 0; j < PARTS; j++) {
+                    rest -= j == k ? 0 : x[j] * rows[i]->parts_s[j] / rows[i]->measured_s;
+                }
+                product += a * rest;
+                square += a * a;
+            }
+            x[k] = square > 0 && product > 0 ? product / square : 0;
+        }
+    }
+}
+
+static void print_factors(const published *const *rows, size_t n)
+{
+    double x[PARTS], share[PARTS] = {0};
+    errors_list errors = {0};
+
+    find_factors(rows, n, x);
+    for (size_t i = 0; i < n; i++) {
+        double time = 0;
+        for (int j = 0; j < PARTS; j++) {
+            time += x[j] * rows[i]->parts_s[j];
+            share[j] += 100 * rows[i]->parts_s[j] / rows[i]->predicted_s / (double)n;
+        }
+        add_error(&errors, time / rows[i]->measured_s - 1);
+    }
+    const summary s = summarize(&errors);
+    (void)printf("  %-14s %-14s %4zu  %4.2f (%2.0f %%)  %4.2f (%2.0f %%)  %4.2f (%2.0f %%)"
+                 "  %4.1f\n", rows[0]->stack->name, rows[0]->profile, n, x[PART_MATMUL],
+                 share[PART_MATMUL], x[PART_ATTENTION], share[PART_ATTENTION],
+                 x[PART_MEMORY], share[PART_MEMORY], 100 * s.median);
+}
+
+/* Groups of one stack on one GPU with rows enough to tell parts apart. */
+static void print_parts(const published_list *list)
+{
+    enum { ENOUGH = 20 };
+    const published **rows = smp_heap_alloc(list->n, sizeof(published *));
+
+    (void)printf("\nFactors on parts of the time that would meet the measured ones (share of "
+                 "the prediction)\n  %-14s %-14s %4s  %-11s  %-11s  %-11s  %s\n", "stack",
+                 "GPU", "rows", "products", "attention", "other", "left, %");
+    for (size_t i = 0; i < list->n; i++) {
+        const published *a = &list->rows[i];
+        size_t n = 0;
+        bool first = has(a, TIME);
+        for (size_t k = 0; first && k < list->n; k++) {
+            const published *b = &list->rows[k];
+            if (has(b, TIME) && b->stack == a->stack && strcmp(b->profile, a->profile) == 0) {
+                first = k >= i;
+                rows[n++] = b;
+            }
+        }
+        if (first && n >= ENOUGH) {
+            print_factors(rows, n);
+        }
+    }
+    free(rows);
 }
 
 /* ------------------------------------------------------------------ rows */
@@ -297,22 +372,26 @@ static void print_verdicts(const published_list *list)
 
 /* ------------------------------------------------------------------ plot */
 
-/* One block a source, for gnuplot's index: name, then measured and predicted of time and of
- * memory, "NaN" where not measured. */
+/* One block a source that has points, for gnuplot's index: its name, then measured and
+ * predicted of time and of memory, "NaN" where not measured. */
 static void write_points(const published_list *list, FILE *stream)
 {
+    const char *source = NULL;
+
     for (size_t i = 0; i < list->n; i++) {
         const published *p = &list->rows[i];
-        if (first_of_source(list, i)) {
-            (void)fprintf(stream, "%s\"%s\"\nNaN NaN NaN NaN\n", i > 0 ? "\n\n" : "",
+        if (p->reason != NULL) {
+            continue;
+        }
+        if (source == NULL || strcmp(source, p->source) != 0) {
+            (void)fprintf(stream, "%s\"%s\"\nNaN NaN NaN NaN\n", source ? "\n\n" : "",
                           p->source);
+            source = p->source;
         }
-        if (p->reason == NULL) {
-            const double time = p->measured_s > 0 ? p->measured_s : (double)NAN;
-            const double bytes = p->measured_bytes > 0 ? p->measured_bytes : (double)NAN;
-            (void)fprintf(stream, "%.6g %.6g %.6g %.6g\n", time, p->predicted_s,
-                          bytes / 1073741824.0, p->predicted_bytes / 1073741824.0);
-        }
+        const double time = p->measured_s > 0 ? p->measured_s : (double)NAN;
+        const double bytes = p->measured_bytes > 0 ? p->measured_bytes : (double)NAN;
+        (void)fprintf(stream, "%.6g %.6g %.6g %.6g\n", time, p->predicted_s,
+                      bytes / 1073741824.0, p->predicted_bytes / 1073741824.0);
     }
 }
 
@@ -345,14 +424,13 @@ static smp_status report(const options *o, smp_arena *arena, smp_errors *errors)
 
     if (status == SMP_OK && list.n == 0) {
         (void)printf("no published runs: %s holds none\n", directory);
-        return SMP_OK;
     }
     for (size_t i = 0; status == SMP_OK && i < list.n; i++) {
         if (list.rows[i].reason == NULL) {
             published_predict(&list.rows[i], models, arena);
         }
     }
-    if (status == SMP_OK) {
+    if (status == SMP_OK && list.n > 0) {
         print_reasons(&list);
         print_rows(&list, true);
         print_rows(&list, false);
@@ -361,12 +439,13 @@ static smp_status report(const options *o, smp_arena *arena, smp_errors *errors)
             print_sources(&list, MEMORY, all != 0);
         }
         print_efficiencies(&list);
+        print_parts(&list);
         print_verdicts(&list);
     }
-    if (status == SMP_OK && o->plot != NULL) {
+    if (status == SMP_OK && list.n > 0 && o->plot != NULL) {
         status = plot(&list, o->plot, errors);
     }
-    free(list.rows);
+    published_destroy(&list);
     return status;
 }
 

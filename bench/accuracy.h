@@ -25,12 +25,19 @@ typedef struct stack {
     bool last;                   /* reduces gradients in the last micro-batch only */
     bool sequence_parallel;      /* with tensor parallelism, where the row does not say */
     bool naive_attention;        /* runs from before fused attention */
+    bool flash2;                 /* FlashAttention-2 on Hopper and later, whose profiles hold
+                                    newer kernels: what PyTorch's scaled_dot_product_attention
+                                    and flash-attn's default take */
     double dropout;              /* of GPT models, whose rows do not state it */
+    bool fp32_loss;              /* copies the logits to fp32 before the loss */
     uint32_t vocab_multiple;     /* pads the vocabulary to a multiple of it */
 } stack;
 
 /* Where a row's memory was read. */
 typedef enum memory_kind { MEMORY_NONE, MEMORY_ALLOCATOR, MEMORY_DEVICE } memory_kind;
+
+/* Where the predicted time comes from. */
+typedef enum part { PART_MATMUL, PART_ATTENTION, PART_MEMORY, PART_WAITING, PARTS } part;
 
 typedef struct published {
     const char *id, *source;     /* source: the part of the file's name after "training_" */
@@ -50,15 +57,24 @@ typedef struct published {
     bool out_of_memory;
     /* predicted */
     double predicted_s, predicted_bytes, low_s, high_s;
-    double idle_frac;            /* of the step: communication and copies that compute waits for */
+    double idle_frac;            /* of the step: compute waits for communication or copies */
+    const char *profile;
+    double parts_s[PARTS];       /* they add up to predicted_s */
     bool fits;
 } published;
 
-typedef struct published_list { published *rows; size_t n, capacity; } published_list;
+typedef struct published_list {
+    published *rows;
+    size_t n, capacity;
+    cJSON **documents; /* what rows point into */
+    size_t n_document, document_capacity;
+} published_list;
 
-/* Reads every training_*.json of a directory, in the order of names and rows. */
+/* Reads every training_*.json of a directory, in the order of names and rows, into an empty
+ * list; destroy it in any case. */
 SMP_CHECK smp_status published_read(const char *directory, smp_arena *arena, smp_errors *errors,
                                     published_list *list_p);
+void published_destroy(published_list *list);
 /* Predicts a row without a reason; sets the reason where libsmp refuses it. */
 void published_predict(published *p, const char *models, smp_arena *arena);
 

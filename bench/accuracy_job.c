@@ -10,6 +10,8 @@
 #include "base/json.h"
 #include "cost/cost.h"
 #include "model/model.h"
+#include "sim/sim.h"
+#include "step/program.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -149,7 +151,8 @@ static void put_experts(cJSON *config, const published *p)
     if (published_states(config, "n_shared_experts") && shared > 0 && ffn > 0) {
         put(config, "n_shared_experts", shared / ffn);
     }
-    if (published_states(p->model, "kv_lora_rank") && !published_states(p->model, "q_lora_rank")) {
+    if (published_states(p->model, "kv_lora_rank") &&
+        !published_states(p->model, "q_lora_rank")) {
         cJSON_DeleteItemFromObjectCaseSensitive(config, "q_lora_rank");
         (void)cJSON_AddNullToObject(config, "q_lora_rank");
     }
@@ -249,7 +252,7 @@ static smp_model *make_model(const published *p, const char *models, smp_arena *
 static const struct { const char *gpu, *cluster; } gpus[] = {
     {"GB200", NULL}, {"GB300", NULL}, {"B300", NULL}, {"MI300X", NULL},
     {"A100 40GB (p4d)", "p4d.24xlarge"},
-    {"A100", "dgx-a100"}, {"A800", NULL}, {"H100", "dgx-h100"},
+    {"A100", "dgx-a100"}, {"A800", "dgx-a100"}, {"H100", "dgx-h100"},
     {"H200", "dgx-h200"}, {"B200", "dgx-b200"},
 };
 
@@ -287,6 +290,10 @@ static void adapt_cluster(cJSON *cluster, const published *p)
         put(network, "nics", 4);
         set_figure(network, "nic_Bps", 12.5e9);
     }
+    /* A800: the A100 with 400 GB/s of NVLink, both directions together. */
+    if (starts(p->gpu, "A800")) {
+        set_figure(cJSON_GetObjectItemCaseSensitive(cluster, "link"), "Bps", 200e9);
+    }
     /* torchtitan's performance.md: 95.00 GiB as PyTorch reports, 2.4 TB/s. */
     if (says(p->gpu, "HBM2e")) {
         set_figure(cluster, "gpu_memory_bytes", 96.0 * 1073741824);
@@ -316,6 +323,32 @@ static smp_cluster *make_cluster(const published *p, const char *name, smp_error
     return cluster;
 }
 
+/* FlashAttention-2 on H100: forward 338.5 TFLOP/s at 8192 (waynehacking8,
+ * results/reference/fa2.txt), forward and backward 221, 265, 294, 308, 328 at 1024 to 16384
+ * (FlashAttention-3, Shah et al. 2024, and the figures of Dao-AILab/flash-attention), causal,
+ * head size 128: with s / (s + 450), 0.36 of 989 TFLOP/s forward and 0.32 backward.  On other
+ * GPUs, where no measurement of it was found, the same rate of a multiprocessor. */
+static void use_flash2(cJSON *profile)
+{
+    static const double h100 = 989e12, forward = 0.36, backward = 0.32;
+    cJSON *efficiency = cJSON_GetObjectItemCaseSensitive(profile, "efficiency");
+    const cJSON *peaks = cJSON_GetObjectItemCaseSensitive(profile, "peak_flops");
+    const cJSON *bf16 = cJSON_GetObjectItemCaseSensitive(peaks, "bf16");
+    const double peak = published_number(bf16, "value");
+    const double chips = published_number(profile, "multiprocessors") / 132;
+    cJSON *fits = cJSON_GetObjectItemCaseSensitive(profile, "fits");
+
+    set_figure(efficiency, "attention", forward * h100 * chips / peak);
+    set_figure(efficiency, "attention_grad", backward * h100 * chips / peak);
+    set_figure(profile, "attention_half_seq", 450);
+    for (int i = cJSON_GetArraySize(fits) - 1; i >= 0; i--) {
+        const char *op = published_string(cJSON_GetArrayItem(fits, i), "op");
+        if (op != NULL && strcmp(op, "attention") == 0) {
+            cJSON_DeleteItemFromArray(fits, i);
+        }
+    }
+}
+
 static smp_profile *make_profile(const published *p, const smp_cluster *cluster,
                                  smp_errors *errors)
 {
@@ -330,6 +363,9 @@ static smp_profile *make_profile(const published *p, const smp_cluster *cluster,
     free(path);
     if (says(p->gpu, "HBM2e")) {
         set_figure(root, "memory_Bps", 2.4e12);
+    }
+    if (p->stack->flash2 && published_number(root, "compute_capability") >= 90) {
+        use_flash2(root);
     }
     char *text = cJSON_PrintUnformatted(root);
     if (text == NULL || smp_profile_parse(text, strlen(text), name, name, errors, &profile)) {
@@ -380,8 +416,12 @@ static void set_experts(const published *p, smp_settings *s, smp_errors *errors)
 {
     set_number(s, errors, "expert_parallel_degree", p->expert);
     if (p->expert > 1) {
+        /* Megatron's order of ranks, tp-cp-ep-dp-pp (parallel_state.py), and memory for the
+         * rows that arrive, here their mean. */
         set(s, errors, "expert_layout", "nested");
-        set(s, errors, "moe_load_balancing", "aux_loss");
+        set(s, errors, "rank_order", "tensor,context,expert,shard,replica");
+        set(s, errors, "moe_load_balancing", "balanced");
+        set(s, errors, "moe_rows_factor", "1");
     }
     if (says(p->notes, "capacity factor 1 with padding")) {
         set(s, errors, "capacity_factor", "1");
@@ -441,7 +481,8 @@ static void note_beside(published *p, smp_arena *arena)
     static const struct { const char *gpu, *notes, *what; } marks[] = {
         {"500W", NULL, "500 W limit"}, {"lower TDP", NULL, "500 W limit"},
         {"power limited", NULL, "power limit"}, {NULL, "asyncTP", "async TP"},
-        {NULL, "overlap disabled", "no overlap"}};
+        {NULL, "overlap disabled", "no overlap"}, {NULL, "DeepEP", "DeepEP"},
+        {NULL, "HybridEP", "HybridEP"}};
 
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
         if ((marks[i].gpu != NULL && says(p->gpu, marks[i].gpu)) ||
@@ -454,8 +495,45 @@ static void note_beside(published *p, smp_arena *arena)
 
 /* -------------------------------------------------------------- prediction */
 
+/* Whether FLOP/s and time that a row states agree with the model's operations, which the
+ * sources count in several ways: by causal attention or not, with what is recomputed or not. */
+static bool agrees(const published *p, const smp_report *r)
+{
+    const cJSON *m = cJSON_GetObjectItemCaseSensitive(p->row, "measured");
+    const double stated = published_number(m, "tflops_per_gpu") * 1e12 * p->gpus *
+                          p->measured_s;
+
+    return stated <= 0 || (stated > 0.4 * r->model_flops && stated < 2.5 * r->model_flops);
+}
+
+/* Which part of the model a task's time comes from. */
+static part part_of(const smp_task *task)
+{
+    switch (smp_op_info_of(task->op)->klass) {
+    case SMP_CLASS_MATMUL: return PART_MATMUL;
+    case SMP_CLASS_ATTENTION: return PART_ATTENTION;
+    case SMP_CLASS_MEMORY: return PART_MEMORY;
+    case SMP_CLASS_COLLECTIVE:
+    case SMP_CLASS_HOST_COPY: break;
+    }
+    return PART_WAITING;
+}
+
+static void take_parts(published *p, const smp_simulation *simulation)
+{
+    const uint32_t c = simulation->slowest;
+    const smp_program *program = simulation->step->programs[c];
+
+    for (uint32_t t = 0; t < program->n_task; t++) {
+        p->parts_s[part_of(&program->tasks[t])] += 1e-12 * (double)simulation->path_ps[c][t];
+    }
+}
+
 static void take(published *p, const smp_report *r)
 {
+    if (!agrees(p, r)) {
+        p->reason = "its own FLOP/s contradict its batch and time";
+    }
     const smp_time_parts *t = &r->time;
     const int64_t idle = t->shard_ps + t->replica_ps + t->tensor_ps + t->expert_ps +
                          t->world_ps + t->offload_ps;
@@ -467,6 +545,10 @@ static void take(published *p, const smp_report *r)
     /* PyTorch's allocator has neither the context nor NCCL's buffers. */
     p->predicted_bytes = (double)(p->memory == MEMORY_DEVICE ? r->memory.peak_bytes
                                                              : r->memory.arena_bytes);
+    /* Ours computes the loss on logits in the compute precision, in place. */
+    if (p->stack->fp32_loss && r->memory.parts.logits_bytes > 0) {
+        p->predicted_bytes += 2 * (double)r->memory.parts.logits_bytes;
+    }
     p->fits = r->memory.fits;
 }
 
@@ -484,6 +566,7 @@ static smp_status simulate(published *p, smp_job *job, smp_errors *errors)
     }
     if (status == SMP_OK) {
         take(p, smp_simulation_report(simulation));
+        take_parts(p, simulation);
     }
     smp_simulation_destroy(simulation);
     smp_step_destroy(step);
@@ -502,6 +585,7 @@ void published_predict(published *p, const char *models, smp_arena *arena)
     smp_profile *profile = NULL;
     smp_cluster *cluster = make_cluster(p, name, errors);
     smp_model *model = make_model(p, models, arena, errors);
+    p->profile = cluster ? smp_arena_strdup(arena, smp_cluster_gpu(cluster)) : NULL;
     profile = cluster ? make_profile(p, cluster, errors) : NULL;
     if (model != NULL && profile != NULL) {
         smp_job job = {.model = model, .cluster = cluster, .profile = profile,
@@ -513,7 +597,7 @@ void published_predict(published *p, const char *models, smp_arena *arena)
             p->predicted_s = 0;
         }
     }
-    if (p->predicted_s <= 0) {
+    if (p->predicted_s <= 0 && p->reason == NULL) {
         p->reason = smp_errors_count(errors) > 0
                         ? smp_arena_printf(arena, "refused: %s", smp_errors_text(errors, 0))
                         : "no family for the model";

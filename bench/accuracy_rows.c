@@ -16,24 +16,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sources: FSDP1's MixedPrecision and prefetch (pytorch.org/docs/stable/fsdp.html; Composer's
+/* Sources: FSDP1's MixedPrecision (pytorch.org/docs/stable/fsdp.html; Composer's
  * get_mixed_precision: DEFAULT reduces in fp32, PURE in the precision); torchtitan's
- * parallelize (param bf16, reduce fp32); Megatron-LM arguments (accumulate-allreduce-grads-in-
- * fp32 with bf16, gradients reduced at the end of accumulation; hidden and attention dropout
- * 0.1 by default); InternEvo doc/en/usage.md (zero1, tensor mode mtp has no sequence
- * parallelism); llm.c train_gpt2.cu (bf16 gradients, vocabulary padded to 128);
- * torchtune full_finetune_single_device (every state in bf16). */
+ * parallelize (parameters bf16, reductions fp32); Megatron-LM's arguments (bf16 turns on
+ * accumulate-allreduce-grads-in-fp32, gradients are reduced at the end of accumulation, hidden
+ * and attention dropout are 0.1); DeepSpeed communication_data_type (the parameters' type);
+ * InternEvo doc/en/usage.md (zero1; tensor mode mtp has no sequence parallelism); llm.c
+ * train_gpt2.cu (gradients in bf16, vocabulary padded to 128); torchtune
+ * full_finetune_single_device (every state in bf16).  Logits in fp32 for the loss: torchtitan
+ * components/loss.py, Megatron core/tensor_parallel/cross_entropy.py (both .float()), torchtune
+ * modules/loss (chunks one by one). */
 static const stack stacks[] = {
-    {.name = "fsdp1"},
-    {.name = "fsdp2", .settings = {"reduce_dtype=fp32"}, .sequence_parallel = true},
+    {.name = "fsdp1", .flash2 = true},
+    {.name = "fsdp2", .settings = {"reduce_dtype=fp32"}, .sequence_parallel = true,
+     .flash2 = true, .fp32_loss = true},
     {.name = "megatron", .settings = {"reduce_dtype=fp32"}, .last = true,
-     .sequence_parallel = true},
+     .sequence_parallel = true, .fp32_loss = true},
     {.name = "megatron-2021", .settings = {"reduce_dtype=fp32"}, .last = true,
      .naive_attention = true, .dropout = 0.1},
     {.name = "internevo", .settings = {"reduce_dtype=bf16"}, .last = true},
-    {.name = "deepspeed", .last = true, .naive_attention = true, .dropout = 0.1},
+    {.name = "deepspeed", .settings = {"precision=fp16", "reduce_dtype=fp16"},
+     .naive_attention = true, .dropout = 0.1},
     {.name = "llm.c", .settings = {"reduce_dtype=bf16"}, .last = true, .vocab_multiple = 128},
-    {.name = "torchtune", .settings = {"master=bf16", "reduce_dtype=bf16"}, .last = true},
+    {.name = "torchtune", .settings = {"master=bf16", "reduce_dtype=bf16"}, .last = true,
+     .fp32_loss = true},
 };
 
 /* The first that matches file and, where given, the start of the id. */
@@ -227,8 +233,9 @@ static bool offloads_state(const published *p)
 static const char *checkpointing(const published *p)
 {
     static const struct { const char *stated, *value; } names[] = {
-        {"none", "none"}, {"full", "full"}, {"selective (attention core)", "selective:attention"},
-        {"selective: core_attn", "selective:attention"}, {"selective (op)", "selective:op"}};
+        {"none", "none"}, {"full", "full"}, {"selective (op)", "selective:op"},
+        {"selective (attention core)", "selective:attention"},
+        {"selective: core_attn", "selective:attention"}};
 
     for (size_t i = 0; p->recompute && i < sizeof names / sizeof names[0]; i++) {
         if (strcmp(names[i].stated, p->recompute) == 0) {
@@ -371,7 +378,8 @@ smp_status published_read(const char *directory, smp_arena *arena, smp_errors *e
 
     for (size_t i = 0; i < n && status == SMP_OK; i++) {
         smp_text text = {0};
-        const char *path = smp_arena_printf(arena, "%s/training_%s.json", directory, sources[i]);
+        const char *path = smp_arena_printf(arena, "%s/training_%s.json", directory,
+                                            sources[i]);
         status = smp_json_load(path, errors, &text);
         cJSON *root = status == SMP_OK ? cJSON_ParseWithLength(text.data, text.length) : NULL;
         smp_text_free(&text);
@@ -381,9 +389,21 @@ smp_status published_read(const char *directory, smp_arena *arena, smp_errors *e
         }
         const cJSON *row;
         cJSON_ArrayForEach(row, root) {
-            add_row(row, sources[i], arena, list_p); /* the tree lives as long as the program */
+            add_row(row, sources[i], arena, list_p);
         }
+        SMP_GROW(list_p->documents, list_p->n_document, list_p->document_capacity);
+        list_p->documents[list_p->n_document++] = root;
     }
     free(sources);
     return status;
+}
+
+void published_destroy(published_list *list)
+{
+    for (size_t i = 0; i < list->n_document; i++) {
+        cJSON_Delete(list->documents[i]);
+    }
+    free(list->documents);
+    free(list->rows);
+    *list = (published_list){0};
 }

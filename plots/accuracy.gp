@@ -11,7 +11,8 @@ set output ARG2
 
 stats data using 1 nooutput
 blocks = STATS_blocks
-set datafile missing "NaN"
+# What was not measured lies below the axes.
+seen(c) = column(c) > 0 ? column(c) : 1e-9
 set grid lc rgb "#dddddd"
 set border 3
 set tics nomirror
@@ -23,7 +24,7 @@ array colour[10] = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3
 
 set multiplot layout 1,2
 do for [panel = 0:1] {
-    x = 1 + 2 * panel
+    first = 1 + 2 * panel
     set xlabel (panel == 0 ? "measured step time (s)" : "measured peak memory (GiB)")
     set ylabel (panel == 0 ? "predicted step time (s)" : "predicted peak memory (GiB)")
     low = panel == 0 ? 0.1 : 8
@@ -32,8 +33,8 @@ do for [panel = 0:1] {
     set yrange [low:high]
     if (panel == 1) { unset key }
     plot '+' using 1:($1 / 1.1):($1 * 1.1) with filledcurves lc rgb "#e8e8e8" title "within 10 %", \
-         for [i = 0:blocks - 1] data index i using (column(x)):(column(x + 1)) \
-             with points pt (i % 2 ? 7 : 9) ps 0.8 lc rgb colour[i % 10 + 1] \
+         for [i = 0:blocks - 1] data index i using (seen(first)):(column(first + 1)) \
+             with points pt (i < 10 ? 7 : 9) ps 0.8 lc rgb colour[i % 10 + 1] \
              title columnheader(1), \
          x with lines lc rgb "#888888" notitle
 }
