@@ -1,12 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
 # Time against memory of a search: candidates, the front, the plans.
-# Use: gnuplot -c pareto.gp DATA OUTPUT CAPACITY_GIB TITLE
-# DATA is what smp-plan --pareto writes; OUTPUT ends in .svg or .png.
+# Use: gnuplot -c pareto.gp DATA OUTPUT svg|png CAPACITY_GIB TITLE
+# DATA is what smp-plan --pareto writes.
 data = ARG1
 output_path = ARG2
-capacity = ARG3 + 0
-job = ARG4
+capacity = ARG4 + 0
+job = ARG5
 
-if (output_path[strlen(output_path) - 2:] eq "png") {
+if (ARG3 eq "png") {
     set terminal pngcairo size 1000,640 font "sans,12"
 } else {
     set terminal svg size 1000,640 font "sans,14" background "white"

@@ -142,6 +142,22 @@ SMP_CHECK smp_status smp_profile_read_for(const smp_cluster *cluster, smp_errors
 void smp_profile_destroy(smp_profile *profile);
 const char *smp_profile_name(const smp_profile *profile);
 
+/* ------------------------------------------------------------- calibration */
+
+/* Fits of measured rows (CSV, see smp-calibrate(1)), stored in a profile. */
+typedef struct smp_calibrate_options {
+    const char *const *files; /* CSV */
+    size_t n_file;
+    const char *profile;      /* what to start from: its peaks and efficiencies stay */
+    const char *like;         /* take over this profile's fits, and read no rows; or NULL */
+    const char *gpu;          /* rows whose column "gpu" says this; NULL: usual names */
+    const char *output;       /* the profile with its fits; NULL: none is written */
+    const char *plots;        /* directory for the residuals of each fit; or NULL */
+} smp_calibrate_options;
+/* Prints to `report` how well each fit predicts rows that were held back from it. */
+SMP_CHECK smp_status smp_calibrate(const smp_calibrate_options *options, FILE *report,
+                                   smp_errors *errors);
+
 /* ---------------------------------------------------------------- settings */
 
 typedef enum smp_sharding {
@@ -177,13 +193,29 @@ typedef enum smp_prefetch {
     SMP_PREFETCH_NONE
 } smp_prefetch;
 
-/* The axes of the mesh.  Context parallelism lies inside the shard axis. */
+/* Where the ranks that split the experts stand. */
+typedef enum smp_expert_layout {
+    SMP_EXPERT_LAYOUT_ORTHOGONAL, /* an axis of its own, as in SMP v2 */
+    SMP_EXPERT_LAYOUT_NESTED      /* a part of hybrid_shard_degree: experts are sharded over
+                                     what is left of it, all else over the whole of it */
+} smp_expert_layout;
+typedef enum smp_balancing {
+    SMP_BALANCING_SINKHORN, SMP_BALANCING_AUX_LOSS, SMP_BALANCING_BALANCED, SMP_BALANCING_NONE
+} smp_balancing;
+/* Which tokens an expert drops beyond its capacity: those of least weight, or the last. */
+typedef enum smp_capacity_policy {
+    SMP_CAPACITY_PROBS, SMP_CAPACITY_POSITION
+} smp_capacity_policy;
+typedef enum smp_moe_statistics { SMP_MOE_LOCAL, SMP_MOE_DATA } smp_moe_statistics;
+
+/* The axes of the mesh.  Context parallelism lies inside the shard axis; what is left of it
+ * and the expert axis are in SMP_AXIS_SHARD and SMP_AXIS_EXPERT under both layouts. */
 typedef enum smp_axis {
     SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT, SMP_AXIS_SHARD, SMP_AXIS_EXPERT, SMP_AXIS_REPLICA,
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 27 }; /* number of keys */
+enum { SMP_SETTINGS = 41 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -218,7 +250,21 @@ typedef struct smp_settings {
     smp_prefetch prefetch;
     bool forward_prefetch;
     bool limit_all_gathers;
+    bool delayed_init; /* false: every rank makes the whole model on its host first */
     smp_axis rank_order[SMP_AXES]; /* fastest axis first */
+    /* mixture of experts; the first seven with random_seed are those of SMP's MoEConfig */
+    smp_expert_layout expert_layout;
+    bool smp_moe;
+    smp_balancing moe_load_balancing;
+    bool global_token_shuffle;
+    bool moe_all_to_all_dispatcher;
+    double moe_aux_loss_coeff, moe_z_loss_coeff;
+    double capacity_factor; /* 0: dropless */
+    smp_capacity_policy capacity_policy;
+    bool capacity_pad;
+    double moe_rows_factor; /* bound of an expert rank's rows over their mean */
+    double imbalance;       /* rows of the busiest expert rank over their mean */
+    smp_moe_statistics moe_statistics;
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
     smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */
 } smp_settings;
@@ -279,7 +325,7 @@ typedef struct smp_job {
     /* set by smp_job_resolve */
     uint32_t world;
     uint32_t data_ranks;    /* ranks with different samples: world / (tensor x context) */
-    uint32_t replicas;      /* world / (tensor x expert x shard) */
+    uint32_t replicas;      /* world / (tensor x expert x shard); nested: / (tensor x shard) */
     uint64_t micro_batches; /* per step and data rank */
 } smp_job;
 
@@ -298,11 +344,12 @@ typedef struct smp_mesh smp_mesh;
 typedef enum smp_group {
     SMP_GROUP_TENSOR,  /* differ in tensor */
     SMP_GROUP_CONTEXT, /* differ in context */
-    SMP_GROUP_SHARD,   /* FSDP group: differ in context and shard */
+    SMP_GROUP_SHARD,   /* FSDP group: differ in context and shard, nested in expert too */
     SMP_GROUP_EXPERT,  /* differ in expert */
     SMP_GROUP_REPLICA, /* mutual replicas: differ in replica (and expert, for parameters
                           that are not experts': see SMP_GROUP_DENSE_REPLICA) */
-    SMP_GROUP_DENSE_REPLICA, /* differ in expert and replica */
+    SMP_GROUP_DENSE_REPLICA, /* differ in replica and, unless nested, in expert */
+    SMP_GROUP_EXPERT_SHARD,  /* FSDP group of experts: differ in context and shard */
     SMP_GROUP_MODEL,   /* one complete model instance: same replica */
     SMP_GROUP_WORLD,
     SMP_GROUPS
@@ -357,12 +404,50 @@ typedef struct smp_memory_parts {
     uint64_t fragmentation_bytes; /* arena less the live bytes at the peak */
 } smp_memory_parts;
 
+/* Moments at which memory may peak, each in the ways in which it can be gone through.  What
+ * happens in each is in docs/formulas.md, "Peaks". */
+typedef enum smp_moment {
+    SMP_MOMENT_INIT_DELAYED,    /* each rank makes its own shard only */
+    SMP_MOMENT_INIT_EVERY_RANK, /* each rank makes the whole model on its host first */
+    SMP_MOMENT_INIT_RANK0,      /* rank 0 alone has the whole model and sends it */
+    SMP_MOMENT_FIRST_STEP,      /* optimizer state appears */
+    SMP_MOMENT_STEADY,
+    SMP_MOMENT_SAVE_SHARDED, SMP_MOMENT_SAVE_ASYNC, SMP_MOMENT_SAVE_FULL,
+    SMP_MOMENT_LOAD_SAME, SMP_MOMENT_LOAD_OTHER, /* layout as it was saved, or another */
+    SMP_MOMENTS
+} smp_moment;
+enum { SMP_PEAK_PARTS = 12, SMP_MEMORY_COMMS = 16 };
+
+typedef struct smp_peak_part {
+    const char *name; /* a constant */
+    uint64_t bytes;
+    bool host;        /* of the node that needs most; else of the GPU that does */
+    bool estimate;    /* else exact */
+} smp_peak_part;
+
+typedef struct smp_peak {
+    uint64_t device_bytes; /* the sum of the parts on the device */
+    uint64_t host_bytes_per_node;
+    bool counts;           /* the verdict needs it: a way that the settings take */
+    bool fits;
+    const char *note;      /* one clause, or NULL; a constant */
+    uint32_t n_part;
+    smp_peak_part parts[SMP_PEAK_PARTS];
+} smp_peak;
+
+/* Buffers of one communicator: an estimate. */
+typedef struct smp_comm_memory {
+    char name[20];
+    uint32_t ranks, nodes;
+    uint64_t bytes;
+} smp_comm_memory;
+
 typedef struct smp_memory {
     uint64_t arena_bytes;    /* what the executor allocates, to the byte */
     uint64_t peak_bytes;     /* arena + context + communicator buffers */
     uint64_t capacity_bytes; /* what the driver reports for the card */
     int64_t margin_bytes;    /* capacity - peak; negative: short by so much */
-    bool fits;               /* on the device, and in host memory */
+    bool fits;               /* every peak that counts: on the device and in host memory */
     uint64_t live_bytes;     /* peak of live bytes in serial issue order */
     uint64_t safety_bytes;   /* of the arena: what safety across streams costs */
     uint64_t host_bytes;     /* pinned host memory of one rank */
@@ -370,6 +455,9 @@ typedef struct smp_memory {
     uint64_t host_capacity_bytes;
     double state_bytes_per_parameter; /* of the precision policy, before sharding */
     smp_memory_parts parts;
+    smp_peak peaks[SMP_MOMENTS];
+    smp_comm_memory comms[SMP_MEMORY_COMMS]; /* of the GPU that needs most memory */
+    uint32_t n_comm;
 } smp_memory;
 
 /* Parts of the step time along the critical path of the slowest rank; communication and
@@ -422,6 +510,12 @@ SMP_CHECK smp_status smp_sweep_print(const smp_job *job, const char *const *axes
 /* What the largest costs rest on: formula, figures, citations. */
 SMP_CHECK smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream,
                                             smp_errors *errors);
+/* Which tensor an allocation of `size` is ("2GiB", "1.5e9", "34359738368"): the buffers of the
+ * step with that size (1 % either way), usual cases in PyTorch, and the token counts that
+ * would explain it.  For people or as JSON. */
+SMP_CHECK smp_status smp_allocation_print(const smp_job *job, const smp_step *step,
+                                          const char *size, bool json, FILE *stream,
+                                          smp_errors *errors);
 /* Chrome trace JSON (Perfetto): a row per stream, memory as a counter. */
 SMP_CHECK smp_status smp_simulation_trace(const smp_simulation *simulation, const char *path,
                                           smp_errors *errors);

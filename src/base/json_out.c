@@ -140,6 +140,30 @@ void smp_out_double(smp_json_out *out, const char *key, double value)
     add_double(&out->text, value);
 }
 
+void smp_out_numbers(smp_json_out *out, const char *key, const double *values, size_t n)
+{
+    enum { WIDTH = 92 };
+    begin_value(out, key);
+    smp_text_add_n(&out->text, "[", 1);
+    out->depth++;
+    size_t column = WIDTH;
+    for (size_t i = 0; i < n; i++) {
+        char number[32];
+        const int length = snprintf(number, sizeof number, "%.10g", values[i]);
+        if (column + (size_t)length + 2 > WIDTH) {
+            smp_text_add_n(&out->text, "\n", 1);
+            indent(out);
+            column = 2 * (size_t)out->depth;
+        } else {
+            smp_text_add_n(&out->text, " ", 1);
+        }
+        smp_text_add(&out->text, "%s%s", number, i + 1 < n ? "," : "");
+        column += (size_t)length + 2;
+    }
+    out->depth--;
+    smp_text_add_n(&out->text, "]", 1);
+}
+
 void smp_out_bool(smp_json_out *out, const char *key, bool value)
 {
     begin_value(out, key);

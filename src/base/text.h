@@ -36,6 +36,8 @@ void smp_out_string(smp_json_out *out, const char *key, const char *value); /* N
 void smp_out_u64(smp_json_out *out, const char *key, uint64_t value);
 void smp_out_i64(smp_json_out *out, const char *key, int64_t value);
 void smp_out_double(smp_json_out *out, const char *key, double value); /* non-finite: null */
+/* An array of numbers with ten significant digits, several to a line. */
+void smp_out_numbers(smp_json_out *out, const char *key, const double *values, size_t n);
 void smp_out_bool(smp_json_out *out, const char *key, bool value);
 /* Inserts a parsed value as it is. */
 struct cJSON;

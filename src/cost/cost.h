@@ -50,6 +50,14 @@ struct smp_cluster {
     const char *currency;
 };
 
+/* What a fit of measurements is about (src/cost/fit.h). */
+typedef enum smp_fit_kind {
+    SMP_FIT_MATMUL, SMP_FIT_ATTENTION, SMP_FIT_ALL_GATHER, SMP_FIT_REDUCE_SCATTER,
+    SMP_FIT_ALL_REDUCE, SMP_FIT_ALL_TO_ALL, SMP_FIT_ALL_REDUCE_NODES, SMP_FIT_EXPERTS,
+    SMP_FIT_DISPATCH, SMP_FIT_COMBINE, SMP_FIT_KINDS
+} smp_fit_kind;
+typedef struct smp_fit smp_fit;
+
 struct smp_profile {
     smp_arena *arena;
     const char *name;
@@ -71,6 +79,7 @@ struct smp_profile {
     smp_figure spread;       /* relative standard deviation of a kernel's time */
     smp_figure collective_spread;
     uint32_t n_sample, n_fit; /* measured samples and fits in the file (docs/costs.md) */
+    const smp_fit *fits[SMP_FIT_KINDS]; /* NULL: the formula alone */
 };
 
 typedef enum smp_algorithm {
@@ -90,7 +99,10 @@ typedef struct smp_cost {
     smp_protocol protocol;
     uint32_t channels;        /* 0: no collective, or not NCCL's */
     double bus_Bps;           /* nccl-tests' bus bandwidth at this size */
-    const smp_figure *basis;  /* what the largest factor rests on */
+    const smp_figure *basis;  /* what the largest factor rests on; a fit: its spread, rows */
+    const smp_fit *fit;       /* of measurements, NULL: the formula alone */
+    bool extrapolated;        /* outside the sizes that the fit rests on */
+    bool unverified;          /* derived: nothing like it was measured */
 } smp_cost;
 double smp_cost_seconds(const smp_cost *cost);
 
@@ -98,6 +110,10 @@ double smp_cost_seconds(const smp_cost *cost);
  * protocol) pairs for `bytes` as nccl-tests counts them. */
 void smp_cost_collective(const smp_cluster *cluster, const smp_profile *profile, smp_op op,
                          const smp_placement *placement, uint64_t bytes, smp_cost *cost_p);
+/* The same without what was measured: NCCL's model alone. */
+void smp_cost_collective_model(const smp_cluster *cluster, const smp_profile *profile,
+                               smp_op op, const smp_placement *placement, uint64_t bytes,
+                               smp_cost *cost_p);
 /* Latency part only of one pair, in seconds, for the test vectors of NCCL's model; -1: not
  * enabled. */
 double smp_nccl_latency_s(smp_op op, smp_algorithm algorithm, smp_protocol protocol,
@@ -119,10 +135,34 @@ double smp_nccl_seconds(const smp_cluster *cluster, const smp_profile *profile, 
 /* The cost of any task of a program.  Pure: equal tasks cost the same. */
 void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
                    const smp_program *program, const smp_task *task, smp_cost *cost_p);
+/* A kernel by the formulas alone, on a device of its own. */
+void smp_cost_kernel_model(const smp_profile *profile, const smp_task *task, smp_cost *cost_p);
 /* Seconds of a matrix product on the tensor cores, memory traffic apart: tiles of the output
  * fill the multiprocessors in waves. */
 double smp_cost_matmul_s(const smp_profile *profile, smp_dtype dtype, uint64_t batch,
                          uint64_t m, uint64_t n, uint64_t k);
+
+/* An all-to-all of `bytes` (what a rank sends, its own part included) inside a node. */
+void smp_cost_all_to_all(const smp_cluster *cluster, const smp_profile *profile,
+                         uint32_t ranks, uint64_t bytes, smp_cost *cost_p);
+
+/* A layer of experts on one rank, forward: rows = tokens x top_k / ep, spread evenly over the
+ * local experts, each a gated MLP of three products. */
+typedef struct smp_experts {
+    uint64_t tokens, hidden, ffn, top_k, experts, ep;
+    smp_dtype dtype;
+} smp_experts;
+void smp_cost_experts(const smp_profile *profile, const smp_experts *layer, smp_cost *cost_p);
+/* Sending tokens to their experts (dispatch) and back (combine). */
+typedef struct smp_dispatch {
+    uint64_t tokens, hidden, top_k; /* tokens of a rank */
+    uint32_t ranks, nodes;
+    double element_bytes;           /* 2 for bf16 */
+    uint32_t multiprocessors;       /* that the kernels may use */
+    bool combine;
+} smp_dispatch;
+void smp_cost_dispatch(const smp_cluster *cluster, const smp_profile *profile,
+                       const smp_dispatch *dispatch, smp_cost *cost_p);
 
 /* Device memory that no arena holds: estimates. */
 uint64_t smp_cost_context_bytes(const smp_profile *profile);

@@ -10,6 +10,7 @@
  */
 #include "config.h"
 
+#include "cost/fit.h"
 #include "cost/nccl.h"
 
 #include <math.h>
@@ -382,8 +383,16 @@ static void memory_collective(const smp_cluster *cluster, const smp_profile *pro
     }
 }
 
-void smp_cost_collective(const smp_cluster *cluster, const smp_profile *profile, smp_op op,
-                         const smp_placement *placement, uint64_t bytes, smp_cost *cost_p)
+static double bus_Bps(smp_op op, uint32_t ranks, uint64_t bytes, double seconds)
+{
+    const double n = (double)ranks;
+    const double factor = (op == SMP_OP_ALL_REDUCE ? 2.0 : 1.0) * (n - 1.0) / n;
+    return seconds > 0.0 ? (double)bytes / seconds * factor : 0.0;
+}
+
+void smp_cost_collective_model(const smp_cluster *cluster, const smp_profile *profile,
+                               smp_op op, const smp_placement *placement, uint64_t bytes,
+                               smp_cost *cost_p)
 {
     smp_cost cost = {0};
     if (placement->ranks > 1) {
@@ -392,19 +401,81 @@ void smp_cost_collective(const smp_cluster *cluster, const smp_profile *profile,
         } else {
             nccl_collective(cluster, profile, op, placement, bytes, &cost);
         }
-        const double seconds = smp_cost_seconds(&cost);
-        const double n = (double)placement->ranks;
-        const double factor = (op == SMP_OP_ALL_REDUCE ? 2.0 : 1.0) * (n - 1.0) / n;
-        cost.bus_Bps = seconds > 0.0 ? (double)bytes / seconds * factor : 0.0;
+        cost.bus_Bps = bus_Bps(op, placement->ranks, bytes, smp_cost_seconds(&cost));
         cost.basis = cost.latency_s > cost.transfer_s ? &latency_figure
                      : placement->nodes > 1           ? &cluster->nic_Bps
                                                       : &cluster->link_Bps;
         /* No measurement of all-gather and reduce-scatter between nodes stands behind the
          * model: twice the spread. */
-        const bool unverified = placement->nodes > 1 && op != SMP_OP_ALL_REDUCE;
-        cost.spread = profile->collective_spread.value * (unverified ? 2.0 : 1.0);
+        cost.unverified = placement->nodes > 1 && op != SMP_OP_ALL_REDUCE;
+        cost.spread = profile->collective_spread.value * (cost.unverified ? 2.0 : 1.0);
     } else {
         cost.basis = &latency_figure;
     }
     *cost_p = cost;
+}
+
+/* Inside a node by the fit of the operation.  Between nodes by that of all-reduce, over the
+ * bytes of a rank's part, to which a ring's latency and transfer are both in proportion: the
+ * way from latency to bandwidth is a matter of how messages are cut, the same for a ring that
+ * gathers, so all-gather and reduce-scatter take it over, unverified and with twice the
+ * spread. */
+static void apply_fit(const smp_profile *profile, smp_op op, const smp_placement *placement,
+                      uint64_t bytes, smp_cost *cost)
+{
+    const bool between = placement->nodes > 1;
+    const smp_fit_kind kind = between                       ? SMP_FIT_ALL_REDUCE_NODES
+                              : op == SMP_OP_ALL_REDUCE     ? SMP_FIT_ALL_REDUCE
+                              : op == SMP_OP_REDUCE_SCATTER ? SMP_FIT_REDUCE_SCATTER
+                                                            : SMP_FIT_ALL_GATHER;
+    const smp_fit *fit = profile->fits[kind];
+    if (fit == NULL || bytes == 0) {
+        return;
+    }
+    const double size = (double)bytes;
+    const double inside[] = {(double)placement->ranks, size};
+    const double share = size / (double)placement->ranks;
+    smp_fit_apply(fit, between ? &share : inside, cost);
+    cost->spread *= cost->unverified ? 2.0 : 1.0;
+    cost->bus_Bps = bus_Bps(op, placement->ranks, bytes, smp_cost_seconds(cost));
+}
+
+void smp_cost_collective(const smp_cluster *cluster, const smp_profile *profile, smp_op op,
+                         const smp_placement *placement, uint64_t bytes, smp_cost *cost_p)
+{
+    smp_cost_collective_model(cluster, profile, op, placement, bytes, cost_p);
+    if (placement->ranks > 1 && cluster->link == SMP_LINK_NVLINK) {
+        apply_fit(profile, op, placement, bytes, cost_p);
+    }
+}
+
+void smp_cost_all_to_all_model(const smp_cluster *cluster, const smp_profile *profile,
+                               uint32_t ranks, uint64_t bytes, smp_cost *cost_p)
+{
+    smp_cost cost = {0};
+    if (ranks > 1) {
+        const smp_placement inside = {.ranks = ranks, .nodes = 1, .most_per_node = ranks,
+                                      .least_per_node = ranks, .stride = 1};
+        const smp_nccl_graph g = smp_nccl_search(cluster, profile, SMP_ALGO_RING, &inside);
+        const double others = (double)(ranks - 1) / (double)ranks;
+        cost.latency_s = (base_us[SMP_ALGO_RING][SMP_PROTO_LL] + 1.0) * 1e-6;
+        cost.transfer_s = (double)bytes * others / (g.channels * g.intra_Bps);
+        cost.spread = profile->collective_spread.value;
+        cost.basis = &cluster->link_Bps;
+        cost.bus_Bps = (double)bytes * others / smp_cost_seconds(&cost);
+    }
+    *cost_p = cost;
+}
+
+void smp_cost_all_to_all(const smp_cluster *cluster, const smp_profile *profile,
+                         uint32_t ranks, uint64_t bytes, smp_cost *cost_p)
+{
+    smp_cost_all_to_all_model(cluster, profile, ranks, bytes, cost_p);
+    const smp_fit *fit = profile->fits[SMP_FIT_ALL_TO_ALL];
+    if (ranks > 1 && bytes > 0 && fit != NULL) {
+        const double at[] = {(double)ranks, (double)bytes};
+        smp_fit_apply(fit, at, cost_p);
+        cost_p->bus_Bps =
+            (double)bytes * (ranks - 1) / ((double)ranks * smp_cost_seconds(cost_p));
+    }
 }

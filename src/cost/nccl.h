@@ -17,6 +17,9 @@ smp_nccl_row smp_nccl_row_of(uint32_t compute_capability);
 uint32_t smp_nccl_per_node(const smp_placement *placement);
 /* Share of the ports' rate that a group has when all its `sharers` communicate. */
 double smp_nccl_network_share(const smp_cluster *cluster, const smp_placement *placement);
+/* All-to-all by latency and the rate of a GPU's links, without what was measured. */
+void smp_cost_all_to_all_model(const smp_cluster *cluster, const smp_profile *profile,
+                               uint32_t ranks, uint64_t bytes, smp_cost *cost_p);
 bool smp_nccl_enabled(const smp_cluster *cluster, const smp_profile *profile, smp_op op,
                       smp_algorithm algorithm, smp_protocol protocol,
                       const smp_placement *placement);

@@ -28,7 +28,9 @@ uint64_t smp_cost_context_bytes(const smp_profile *profile)
 static uint64_t connections(const smp_comm *comm)
 {
     const uint64_t ring = comm->placement.nodes > 1 ? 2 : 1;
-    const bool reduces = comm->group != SMP_GROUP_SHARD && comm->group != SMP_GROUP_CONTEXT;
+    const bool reduces = comm->group != SMP_GROUP_SHARD &&
+                         comm->group != SMP_GROUP_EXPERT_SHARD &&
+                         comm->group != SMP_GROUP_CONTEXT;
     return ring + (reduces && comm->placement.nodes > 1 ? 3 : 0);
 }
 
@@ -48,7 +50,9 @@ uint64_t smp_cost_comm_bytes(const smp_cluster *cluster, const smp_profile *prof
     }
     /* postset doubles the channels that the graph has (src/graph/connect.cc) */
     uint64_t bytes = smp_mul(smp_mul(2u * ring.channels, connections(comm)), each);
-    const bool reduces = comm->group != SMP_GROUP_SHARD && comm->group != SMP_GROUP_CONTEXT;
+    const bool reduces = comm->group != SMP_GROUP_SHARD &&
+                         comm->group != SMP_GROUP_EXPERT_SHARD &&
+                         comm->group != SMP_GROUP_CONTEXT;
     const smp_algorithm nvls = placement->nodes > 1 ? SMP_ALGO_NVLS_TREE : SMP_ALGO_NVLS;
     if (reduces && smp_nccl_enabled(cluster, profile, SMP_OP_ALL_REDUCE, nvls, SMP_PROTO_SIMPLE,
                                     placement)) {

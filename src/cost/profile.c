@@ -6,6 +6,7 @@
 #include "config.h"
 
 #include "cost/figure.h"
+#include "cost/fit.h"
 
 #include "base/text.h"
 
@@ -23,7 +24,7 @@ static const char *const spread_keys[] = {"kernel", "collective", NULL};
 static const char *const sample_keys[] = {"op", "dtype", "sizes", "seconds", "source", NULL};
 static const char *const set_keys[] = {"op", "rows", "digest", "source", NULL};
 static const char *const fit_keys[] = {"op", "dtype", "form", "parameters", "spread", "range",
-                                       "source", NULL};
+                                       "axes", "values", "source", NULL};
 
 static void read_peaks(const smp_reader *r, smp_profile *profile)
 {
@@ -80,17 +81,18 @@ static void read_times(const smp_reader *r, smp_profile *profile)
     }
 }
 
-/* The name of an operation of the step program. */
+/* The name of an operation of the step program, or of a kind of fit. */
 static void check_op(const smp_reader *r)
 {
     const char *text = NULL;
     if (!smp_read_string(r, "op", true, &text)) {
         return;
     }
-    const char *names[SMP_OPS + 1] = {NULL};
-    for (int op = 0; op < SMP_OPS; op++) {
-        names[op] = smp_op_info_of((smp_op)op)->name;
-        if (strcmp(names[op], text) == 0) {
+    const char *names[SMP_OPS + SMP_FIT_KINDS + 1] = {NULL};
+    for (int i = 0; i < SMP_OPS + SMP_FIT_KINDS; i++) {
+        names[i] = i < SMP_OPS ? smp_op_info_of((smp_op)i)->name
+                               : smp_fit_info_of((smp_fit_kind)(i - SMP_OPS))->op;
+        if (strcmp(names[i], text) == 0) {
             return;
         }
     }
@@ -203,6 +205,24 @@ static uint32_t check_list(const smp_reader *r, const char *key,
     return count;
 }
 
+/* The fits that the model uses; of two of one kind the first counts. */
+static void read_fits(const smp_reader *r, smp_profile *profile)
+{
+    const cJSON *list = smp_read_member(r, "fits", false);
+    if (!cJSON_IsArray(list)) {
+        return;
+    }
+    const cJSON *item = NULL;
+    cJSON_ArrayForEach(item, list)
+    {
+        const smp_reader inner = {r->json, item, r->errors};
+        const smp_fit *fit = cJSON_IsObject(item) ? smp_fit_read(&inner, profile->arena) : NULL;
+        if (fit != NULL && profile->fits[fit->kind] == NULL) {
+            profile->fits[fit->kind] = fit;
+        }
+    }
+}
+
 static char *profile_text(smp_arena *arena, const cJSON *root)
 {
     smp_json_out out = {0};
@@ -240,6 +260,9 @@ static smp_status profile_from_json(const smp_json *json, const char *name, smp_
     profile->n_sample = check_list(&r, "samples", check_sample);
     (void)check_list(&r, "sample_sets", check_set);
     profile->n_fit = check_list(&r, "fits", check_fit);
+    if (smp_errors_count(errors) == before) {
+        read_fits(&r, profile);
+    }
     if (smp_errors_count(errors) != before) {
         smp_arena_destroy(arena);
         return SMP_INPUT;

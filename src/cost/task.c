@@ -5,9 +5,11 @@
  */
 #include "config.h"
 
-#include "cost/cost.h"
+#include "cost/fit.h"
 
 #include "base/numeric.h"
+
+#include <math.h>
 
 double smp_cost_seconds(const smp_cost *cost)
 {
@@ -27,7 +29,11 @@ static double peak_of(const smp_profile *profile, smp_dtype dtype)
 typedef struct tile { uint32_t m, n; double rate; } tile;
 static const tile tiles[] = {{256, 128, 1.0}, {128, 256, 1.0}, {128, 128, 0.95},
                              {128, 64, 0.8},  {64, 128, 0.8},  {64, 64, 0.62},
-                             {32, 64, 0.4},   {16, 64, 0.22}};
+                             {32, 64, 0.4},   {16, 64, 0.22},
+                             /* only where tiles may be any multiple of 8 wide */
+                             {128, 192, 0.97}, {128, 160, 0.96}, {128, 96, 0.88},
+                             {128, 80, 0.84}};
+enum { N_TILE = sizeof tiles / sizeof tiles[0], N_TILE_BEFORE_SM90 = 8 };
 /* Filling and draining the pipeline of a tile costs about as much as 128 columns of k. */
 static const double tile_overhead_k = 128.0;
 /* Longest k that one tile works through before several share it (split-k). */
@@ -67,7 +73,9 @@ double smp_cost_matmul_s(const smp_profile *profile, smp_dtype dtype, uint64_t b
         return flops / (peak * profile->matmul_efficiency.value);
     }
     double best = 0.0;
-    for (size_t i = 0; i < sizeof tiles / sizeof tiles[0]; i++) {
+    /* Hopper's wgmma takes n of 8 to 256 in steps of 8 (PTX ISA, wgmma.mma_async) */
+    const size_t n_tile = profile->compute_capability >= 90 ? N_TILE : N_TILE_BEFORE_SM90;
+    for (size_t i = 0; i < n_tile; i++) {
         const double s = tiled_s(profile, peak, &tiles[i], batch, m, n, k);
         if (i == 0 || s < best) {
             best = s;
@@ -148,28 +156,85 @@ static double turns_of(const smp_cluster *cluster)
     return crowded ? (double)cluster->gpus_per_node / (double)cluster->cores : 1.0;
 }
 
-static void kernel_cost(const smp_cluster *cluster, const smp_profile *profile,
-                        const smp_task *task, smp_op_class kind, smp_cost *cost)
+void smp_cost_kernel_model(const smp_profile *profile, const smp_task *task, smp_cost *cost_p)
 {
+    smp_cost cost = {0};
+    const smp_op_class kind = smp_op_info_of((smp_op)task->op)->klass;
     const smp_figure *compute = &profile->matmul_efficiency;
-    cost->launch_s = profile->launch_s.value;
-    cost->memory_s = (double)smp_task_bytes(task) /
-                     (profile->memory_Bps.value * profile->memory_efficiency.value);
+    cost.launch_s = profile->launch_s.value;
+    cost.memory_s = (double)smp_task_bytes(task) /
+                    (profile->memory_Bps.value * profile->memory_efficiency.value);
     if (kind == SMP_CLASS_MATMUL) {
-        cost->compute_s = product_s(profile, task);
+        cost.compute_s = product_s(profile, task);
     } else if (kind == SMP_CLASS_ATTENTION) {
-        cost->compute_s = attention_s(profile, task);
+        cost.compute_s = attention_s(profile, task);
         compute = task->op == SMP_OP_ATTENTION_GRAD ? &profile->attention_grad_efficiency
                                                     : &profile->attention_efficiency;
     }
+    const bool memory = cost.memory_s >= cost.compute_s;
+    const double largest = memory ? cost.memory_s : cost.compute_s;
+    cost.spread = profile->spread.value;
+    cost.basis = cost.launch_s > largest ? &profile->launch_s
+                 : memory                ? &profile->memory_efficiency
+                                         : compute;
+    *cost_p = cost;
+}
+
+/* Attention's two gradients have few measurements: the size of the whole comes from
+ * attention_grad_efficiency, and from the forward fit only how it depends on the sizes, that
+ * is, what it says here less what it says of long sequences on a full device. */
+static void apply_grad_fit(const smp_fit *fit, const double *at, smp_cost *cost)
+{
+    const double full[] = {16384.0, 128.0, at[2], at[3]};
+    bool ignored = false;
+    const double spread = cost->spread;
+    const smp_figure *basis = cost->basis;
+    const double back = exp(-smp_fit_log(fit, full, &ignored));
+    smp_fit_apply(fit, at, cost);
+    cost->launch_s *= back;
+    cost->compute_s *= back;
+    cost->memory_s *= back;
+    cost->spread = cost->spread > spread ? cost->spread : spread;
+    cost->basis = basis;
+    cost->unverified = true;
+}
+
+/* Fits are of 16-bit kernels.  Both gradients of a product take over the fit of the forward
+ * one at the same m, n, k, with half as much spread again: their layouts differ. */
+static void apply_kernel_fit(const smp_profile *profile, const smp_task *task, smp_cost *cost)
+{
+    const smp_fit *matmul = profile->fits[SMP_FIT_MATMUL];
+    const smp_fit *attention = profile->fits[SMP_FIT_ATTENTION];
+    const uint64_t *d = task->dims;
+    if (task->dtype != SMP_BF16 && task->dtype != SMP_F16) {
+        return;
+    }
+    const bool forward = task->op == SMP_OP_MATMUL;
+    if (matmul != NULL &&
+        (forward || task->op == SMP_OP_MATMUL_DX || task->op == SMP_OP_MATMUL_DW)) {
+        const double at[] = {(double)d[0], (double)d[1], (double)d[2]};
+        smp_fit_apply(matmul, at, cost);
+        cost->spread *= forward ? 1.0 : 1.5;
+        cost->unverified = !forward;
+    } else if (attention != NULL &&
+               (task->op == SMP_OP_ATTENTION || task->op == SMP_OP_ATTENTION_GRAD)) {
+        const double at[] = {(double)d[1], (double)smp_mul(d[0], d[2]),
+                             (double)d[2] / (double)d[3], (double)d[4]};
+        if (task->op == SMP_OP_ATTENTION) {
+            smp_fit_apply(attention, at, cost);
+        } else {
+            apply_grad_fit(attention, at, cost);
+        }
+    }
+}
+
+static void kernel_cost(const smp_cluster *cluster, const smp_profile *profile,
+                        const smp_task *task, smp_cost *cost)
+{
+    smp_cost_kernel_model(profile, task, cost);
+    apply_kernel_fit(profile, task, cost);
     cost->memory_s *= turns_of(cluster);
     cost->compute_s *= turns_of(cluster);
-    const bool memory = cost->memory_s >= cost->compute_s;
-    const double largest = memory ? cost->memory_s : cost->compute_s;
-    cost->spread = profile->spread.value;
-    cost->basis = cost->launch_s > largest ? &profile->launch_s
-                  : memory                 ? &profile->memory_efficiency
-                                           : compute;
 }
 
 void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
@@ -188,7 +253,7 @@ void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
     case SMP_CLASS_MATMUL:
     case SMP_CLASS_ATTENTION:
     case SMP_CLASS_MEMORY:
-        kernel_cost(cluster, profile, task, kind, &cost);
+        kernel_cost(cluster, profile, task, &cost);
         break;
     }
     *cost_p = cost;

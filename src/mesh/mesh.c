@@ -26,12 +26,13 @@ const char *smp_axis_name(smp_axis axis)
 const char *smp_group_name(smp_group group)
 {
     static const char *const names[SMP_GROUPS] = {
-        "tensor", "context", "shard", "expert", "replica", "dense_replica", "model", "world"
+        "tensor", "context", "shard", "expert", "replica", "dense_replica", "expert_shard",
+        "model", "world"
     };
     return names[group];
 }
 
-bool smp_group_varies(smp_group group, smp_axis axis)
+bool smp_group_varies(const smp_mesh *mesh, smp_group group, smp_axis axis)
 {
     enum {
         T = 1U << SMP_AXIS_TENSOR, C = 1U << SMP_AXIS_CONTEXT, S = 1U << SMP_AXIS_SHARD,
@@ -40,9 +41,16 @@ bool smp_group_varies(smp_group group, smp_axis axis)
     static const uint8_t axes[SMP_GROUPS] = {
         [SMP_GROUP_TENSOR] = T, [SMP_GROUP_CONTEXT] = C, [SMP_GROUP_SHARD] = C | S,
         [SMP_GROUP_EXPERT] = E, [SMP_GROUP_REPLICA] = R, [SMP_GROUP_DENSE_REPLICA] = E | R,
-        [SMP_GROUP_MODEL] = T | C | S | E, [SMP_GROUP_WORLD] = T | C | S | E | R
+        [SMP_GROUP_EXPERT_SHARD] = C | S, [SMP_GROUP_MODEL] = T | C | S | E, [SMP_GROUP_WORLD] = T | C | S | E | R
     };
-    return (axes[group] >> axis & 1U) != 0;
+    uint8_t varies = axes[group];
+
+    if (mesh->nested && group == SMP_GROUP_SHARD) {
+        varies = C | S | E;
+    } else if (mesh->nested && group == SMP_GROUP_DENSE_REPLICA) {
+        varies = R;
+    }
+    return (varies >> axis & 1U) != 0;
 }
 
 /* The digits of a kind of group, fastest first. */
@@ -54,7 +62,7 @@ static void lay_out_group(smp_mesh *mesh, smp_group group)
     digits->ranks = 1;
     for (int i = 0; i < (int)SMP_AXES; i++) {
         smp_axis axis = mesh->order[i];
-        if (smp_group_varies(group, axis) && mesh->degree[axis] > 1) {
+        if (smp_group_varies(mesh, group, axis) && mesh->degree[axis] > 1) {
             digits->degree[digits->n_digit] = mesh->degree[axis];
             digits->stride[digits->n_digit] = mesh->stride[axis];
             digits->n_digit++;
@@ -76,9 +84,9 @@ static bool is_permutation(const smp_axis order[SMP_AXES])
     return seen == (1U << SMP_AXES) - 1;
 }
 
-smp_status smp_mesh_create_degrees(const uint32_t degree[SMP_AXES],
-                                   const smp_axis order[SMP_AXES], uint32_t gpus_per_node,
-                                   smp_errors *errors, smp_mesh **mesh_p)
+static smp_status create(const uint32_t degree[SMP_AXES], const smp_axis order[SMP_AXES],
+                         bool nested, uint32_t gpus_per_node, smp_errors *errors,
+                         smp_mesh **mesh_p)
 {
     uint64_t world = 1;
 
@@ -97,6 +105,7 @@ smp_status smp_mesh_create_degrees(const uint32_t degree[SMP_AXES],
     smp_mesh *mesh = smp_heap_alloc(1, sizeof(*mesh));
     mesh->world = (uint32_t)world;
     mesh->gpus_per_node = gpus_per_node;
+    mesh->nested = nested;
     uint32_t stride = 1;
     for (int i = 0; i < (int)SMP_AXES; i++) {
         mesh->order[i] = order[i];
@@ -111,9 +120,17 @@ smp_status smp_mesh_create_degrees(const uint32_t degree[SMP_AXES],
     return SMP_OK;
 }
 
+smp_status smp_mesh_create_degrees(const uint32_t degree[SMP_AXES],
+                                   const smp_axis order[SMP_AXES], uint32_t gpus_per_node,
+                                   smp_errors *errors, smp_mesh **mesh_p)
+{
+    return create(degree, order, false, gpus_per_node, errors, mesh_p);
+}
+
 smp_status smp_mesh_create(const smp_job *job, smp_errors *errors, smp_mesh **mesh_p)
 {
     const smp_settings *s = &job->settings;
+    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
     uint32_t degree[SMP_AXES];
 
     degree[SMP_AXIS_TENSOR] = s->tensor_parallel_degree;
@@ -121,8 +138,11 @@ smp_status smp_mesh_create(const smp_job *job, smp_errors *errors, smp_mesh **me
     degree[SMP_AXIS_SHARD] = s->hybrid_shard_degree / s->context_parallel_degree;
     degree[SMP_AXIS_EXPERT] = s->expert_parallel_degree;
     degree[SMP_AXIS_REPLICA] = job->replicas;
-    return smp_mesh_create_degrees(degree, s->rank_order,
-                                   smp_cluster_gpus_per_node(job->cluster), errors, mesh_p);
+    if (nested) {
+        degree[SMP_AXIS_SHARD] /= s->expert_parallel_degree;
+    }
+    return create(degree, s->rank_order, nested, smp_cluster_gpus_per_node(job->cluster),
+                  errors, mesh_p);
 }
 
 void smp_mesh_destroy(smp_mesh *mesh)

@@ -4,7 +4,9 @@
  *
  * `hybrid_shard_degree` counts context and shard together (context lies inside the shard
  * group, SMPv2-REF); the axis SMP_AXIS_SHARD is what is left of it.  The order of axes is a
- * setting; the default, fastest first, is tensor, context, shard, expert, replica.
+ * setting; the default, fastest first, is tensor, context, shard, expert, replica.  In the
+ * nested layout `hybrid_shard_degree` counts the expert axis as well: parameters that are not
+ * experts' are sharded over SMP_GROUP_SHARD, experts over SMP_GROUP_EXPERT_SHARD inside it.
  *
  * Placement: ranks fill nodes in order, gpus_per_node to a node.  Where a group lies decides
  * which links it uses; two groups of one kind with the same placement are alike.

@@ -17,10 +17,11 @@ struct smp_mesh {
     uint32_t world, gpus_per_node;
     uint32_t degree[SMP_AXES], stride[SMP_AXES]; /* coordinate a = rank / stride % degree */
     smp_axis order[SMP_AXES];
+    bool nested; /* the expert axis is a part of the shard group */
     smp_digits digits[SMP_GROUPS];
 };
 
-bool smp_group_varies(smp_group group, smp_axis axis);
+bool smp_group_varies(const smp_mesh *mesh, smp_group group, smp_axis axis);
 /* The lowest rank of the group of `rank`: names the group. */
 uint32_t smp_mesh_first_member(const smp_mesh *mesh, smp_group group, uint32_t rank);
 /* Groups of this kind that have members on the node and members elsewhere. */

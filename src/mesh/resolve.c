@@ -9,7 +9,8 @@
  *
  * Meaning of the degrees: world = tensor x expert x hybrid_shard x replicas, with context
  * inside hybrid_shard [SageMaker documentation, "SMP v2 core features: hybrid sharded data
- * parallelism" and "reference"; the divisibility is that of AWS's own validator in
+ * parallelism" and "reference" for the orthogonal layout; in the nested one expert too lies
+ * inside hybrid_shard; the divisibility is that of AWS's own validator in
  * sagemaker-hyperpod-training-adapter-for-nemo, validate_distributed_degrees].
  */
 #include "config.h"
@@ -28,7 +29,8 @@
 typedef struct state {
     smp_job job;
     const smp_settings *asked; /* as given */
-    uint32_t rest;             /* world / (tensor x expert), 0 when that is no integer */
+    uint32_t rest;             /* world / (tensor x expert), nested world / tensor; 0 when
+                                  that is no integer */
     bool strategy_forced;      /* the given sharding_strategy does not act */
 } state;
 
@@ -113,12 +115,18 @@ static void act_checkpointing(smp_settings *s, uint32_t n_layer)
     }
 }
 
+static bool is_nested(const smp_settings *s)
+{
+    return s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+}
+
 /* Degrees here are at least 1: rule RANGE has been checked. */
 static void act(state *st, const smp_settings *asked)
 {
     smp_job *job = &st->job;
     smp_settings *s = &job->settings;
-    uint64_t outer = smp_mul(s->tensor_parallel_degree, s->expert_parallel_degree);
+    uint64_t outer = smp_mul(s->tensor_parallel_degree,
+                             is_nested(s) ? 1 : s->expert_parallel_degree);
     uint64_t same = smp_mul(s->tensor_parallel_degree, s->context_parallel_degree);
 
     st->asked = asked;
@@ -185,10 +193,20 @@ static void heads_why(const state *st, smp_text *text)
     }
 }
 
+/* The features that tensor parallelism cannot split, or 0. */
+static uint64_t uneven_ffn(const smp_block *block, uint32_t tensor)
+{
+    if (block->moe.experts == 0) {
+        return block->mlp.ffn % tensor != 0 ? block->mlp.ffn : 0;
+    }
+    return block->moe.ffn % tensor != 0          ? block->moe.ffn
+           : block->moe.shared_ffn % tensor != 0 ? block->moe.shared_ffn : 0;
+}
+
 static bool ffn_holds(const state *st)
 {
     for (uint32_t k = 0; k < st->job.model->n_kind; k++) {
-        if (st->job.model->kinds[k].mlp.ffn % st->job.settings.tensor_parallel_degree != 0) {
+        if (uneven_ffn(&st->job.model->kinds[k], st->job.settings.tensor_parallel_degree)) {
             return false;
         }
     }
@@ -199,11 +217,13 @@ static void ffn_why(const state *st, smp_text *text)
 {
     uint32_t k = 0;
 
-    while (st->job.model->kinds[k].mlp.ffn % st->job.settings.tensor_parallel_degree == 0) {
+    while (!uneven_ffn(&st->job.model->kinds[k], st->job.settings.tensor_parallel_degree)) {
         k++;
     }
-    smp_text_add(text, "must divide the %" PRIu64 " features inside the MLP",
-                 st->job.model->kinds[k].mlp.ffn);
+    smp_text_add(text, "must divide the %" PRIu64 " features inside the MLP%s",
+                 uneven_ffn(&st->job.model->kinds[k],
+                            st->job.settings.tensor_parallel_degree),
+                 st->job.model->kinds[k].moe.experts > 0 ? " of an expert" : "");
 }
 
 static bool tensor_world_holds(const state *st)
@@ -216,15 +236,116 @@ static void tensor_world_why(const state *st, smp_text *text)
     smp_text_add(text, "must divide the %u GPUs", st->job.world);
 }
 
+static uint32_t most_experts(const smp_model *model)
+{
+    uint32_t most = 0;
+
+    for (uint32_t k = 0; k < model->n_kind; k++) {
+        most = model->kinds[k].moe.experts > most ? model->kinds[k].moe.experts : most;
+    }
+    return most;
+}
+
+/* Each expert rank has as many experts as the others, as Megatron requires
+ * [megatron/core/transformer/moe/experts.py]. */
 static bool experts_hold(const state *st)
 {
-    /* No family that is read so far has experts. */
-    return st->job.settings.expert_parallel_degree == 1;
+    uint32_t degree = st->job.settings.expert_parallel_degree;
+
+    for (uint32_t k = 0; k < st->job.model->n_kind; k++) {
+        if (st->job.model->kinds[k].moe.experts % degree != 0) {
+            return false;
+        }
+    }
+    return degree == 1 || (most_experts(st->job.model) > 0 && st->job.settings.smp_moe);
 }
 
 static void experts_why(const state *st, smp_text *text)
 {
-    smp_text_add(text, "model %s has no experts", st->job.model->name);
+    uint32_t experts = most_experts(st->job.model);
+
+    if (experts == 0) {
+        smp_text_add(text, "model %s has no experts", st->job.model->name);
+    } else if (!st->job.settings.smp_moe) {
+        smp_text_add(text, "smp_moe false has no expert parallelism");
+    } else {
+        smp_text_add(text, "must divide the %u experts of a layer", experts);
+    }
+}
+
+/* Nested: a part of the shard group, beside context. */
+static bool nested_holds(const state *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !is_nested(s) || st->rest == 0 ||
+           s->hybrid_shard_degree %
+                   smp_mul(s->expert_parallel_degree, s->context_parallel_degree) == 0;
+}
+
+static void nested_why(const state *st, smp_text *text)
+{
+    const smp_settings *s = &st->job.settings;
+
+    smp_text_add(text, "expert_layout nested: must divide hybrid_shard_degree %u",
+                 s->hybrid_shard_degree);
+    if (s->context_parallel_degree > 1) {
+        smp_text_add(text, " / context_parallel_degree %u", s->context_parallel_degree);
+    }
+}
+
+static bool pad_holds(const state *st)
+{
+    return !st->job.settings.capacity_pad || st->job.settings.capacity_factor > 0;
+}
+
+static void pad_why(const state *st, smp_text *text)
+{
+    (void)st;
+    smp_text_add(text, "fills experts up to their capacity: needs capacity_factor above 0; "
+                 "legal here: false");
+}
+
+/* Without experts on several ranks every rank has all rows, whatever the imbalance. */
+static bool imbalance_holds(const state *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    if (s->expert_parallel_degree == 1) {
+        return true;
+    }
+    if (s->moe_load_balancing == SMP_BALANCING_BALANCED) {
+        return s->imbalance <= 1;
+    }
+    return s->capacity_factor > 0 || s->imbalance <= s->moe_rows_factor;
+}
+
+static void imbalance_why(const state *st, smp_text *text)
+{
+    if (st->job.settings.moe_load_balancing == SMP_BALANCING_BALANCED) {
+        smp_text_add(text, "moe_load_balancing balanced sends each expert the same number of "
+                     "rows; legal here: 1");
+    } else {
+        char most[32];
+        (void)smp_settings_get(&st->job.settings, "moe_rows_factor", most, sizeof(most));
+        smp_text_add(text, "more rows than moe_rows_factor %s has room for, so that no step "
+                     "would act; legal here: 1 to %s, or capacity_factor above 0", most, most);
+    }
+}
+
+static bool statistics_hold(const state *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return s->moe_statistics == SMP_MOE_LOCAL ||
+           s->moe_load_balancing == SMP_BALANCING_AUX_LOSS;
+}
+
+static void statistics_why(const state *st, smp_text *text)
+{
+    (void)st;
+    smp_text_add(text, "only the balancing loss is counted over data ranks: needs "
+                 "moe_load_balancing aux_loss; legal here: local");
 }
 
 static bool expert_world_holds(const state *st)
@@ -253,6 +374,11 @@ static void shard_world_why(const state *st, smp_text *text)
         smp_text_add(text, "means %u with sharding_strategy %s: ", s->hybrid_shard_degree,
                      st->asked->sharding_strategy == SMP_STRATEGY_HYBRID_SHARD
                          ? "HYBRID_SHARD" : "_HYBRID_SHARD_ZERO2");
+    }
+    if (is_nested(s)) {
+        smp_text_add(text, "must divide %u GPUs / tensor_parallel_degree %u = %u",
+                     st->job.world, s->tensor_parallel_degree, st->rest);
+        return;
     }
     smp_text_add(text, "must divide %u GPUs / (tensor_parallel_degree %u x "
                  "expert_parallel_degree %u) = %u", st->job.world, s->tensor_parallel_degree,
@@ -304,48 +430,68 @@ static bool leaves_empty(uint64_t n_elem, uint32_t degree)
     return smp_mul(degree - 1, smp_ceil_div(n_elem, degree)) >= n_elem;
 }
 
-static uint64_t unit_elems(const smp_model *model, const smp_block *block, uint32_t tensor)
+/* Elements of a unit on one tensor and expert rank: of experts, or of all else. */
+static uint64_t unit_elems(const state *st, const smp_block *block, bool expert)
 {
+    const smp_settings *s = &st->job.settings;
+    const smp_model *model = st->job.model;
     const smp_param *params = block != NULL ? block->params : model->root;
     uint32_t n = block != NULL ? block->n_param : model->n_root;
     uint64_t sum = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        sum = smp_add(sum, smp_param_local_elems(model, block, &params[i], tensor));
+        if (smp_role_is_expert(params[i].role) == expert) {
+            sum = smp_add(sum, smp_param_local_elems(model, block, &params[i],
+                                                     s->tensor_parallel_degree));
+        }
     }
-    return sum;
+    return expert ? sum / s->expert_parallel_degree : sum;
 }
 
-/* Elements of the first unit that would leave a rank without any; 0: none does. */
-static uint64_t empty_unit(const state *st)
+/* Elements of the first unit that would leave a rank without any; 0: none does.  Experts are
+ * a unit of their own when they are split over ranks. */
+static uint64_t empty_unit(const state *st, uint32_t *degree_p)
 {
     const smp_settings *s = &st->job.settings;
     const smp_model *model = st->job.model;
+    const uint32_t ep = s->expert_parallel_degree;
 
+    *degree_p = s->hybrid_shard_degree;
     if (s->hybrid_shard_degree == 1 || s->allow_empty_shards || st->rest == 0 ||
-        !heads_hold(st) || !ffn_holds(st)) {
+        !heads_hold(st) || !ffn_holds(st) || !experts_hold(st) || !nested_holds(st)) {
         return 0;
     }
     for (uint32_t k = 0; k <= model->n_kind; k++) {
-        uint64_t n = unit_elems(model, k < model->n_kind ? &model->kinds[k] : NULL,
-                                s->tensor_parallel_degree);
-        if (n > 0 && leaves_empty(n, s->hybrid_shard_degree)) {
-            return n;
+        const smp_block *block = k < model->n_kind ? &model->kinds[k] : NULL;
+        uint64_t dense = unit_elems(st, block, false), experts = unit_elems(st, block, true);
+
+        dense += ep == 1 ? experts : 0;
+        if (dense > 0 && leaves_empty(dense, s->hybrid_shard_degree)) {
+            return dense;
         }
+        *degree_p = is_nested(s) ? s->hybrid_shard_degree / ep : s->hybrid_shard_degree;
+        if (ep > 1 && experts > 0 && leaves_empty(experts, *degree_p)) {
+            return experts;
+        }
+        *degree_p = s->hybrid_shard_degree;
     }
     return 0;
 }
 
 static bool empty_holds(const state *st)
 {
-    return empty_unit(st) == 0;
+    uint32_t degree;
+
+    return empty_unit(st, &degree) == 0;
 }
 
 static void empty_why(const state *st, smp_text *text)
 {
+    uint32_t degree;
+    uint64_t elems = empty_unit(st, &degree);
+
     smp_text_add(text, "%u ranks cannot share a unit of %" PRIu64 " elements without empty "
-                 "shards, which allow_empty_shards permits",
-                 st->job.settings.hybrid_shard_degree, empty_unit(st));
+                 "shards, which allow_empty_shards permits", degree, elems);
 }
 
 static bool sharding_holds(const state *st)
@@ -595,6 +741,7 @@ static const rule rules[] = {
     {SMP_KEY_EXPERT_PARALLEL_DEGREE, true, expert_world_holds, expert_world_why},
     {SMP_KEY_HYBRID_SHARD_DEGREE, true, shard_world_holds, shard_world_why},
     {SMP_KEY_HYBRID_SHARD_DEGREE, true, empty_holds, empty_why},
+    {SMP_KEY_EXPERT_PARALLEL_DEGREE, true, nested_holds, nested_why},
     {SMP_KEY_CONTEXT_PARALLEL_DEGREE, true, context_shard_holds, context_shard_why},
     {SMP_KEY_CONTEXT_PARALLEL_DEGREE, true, context_seq_holds, context_seq_why},
     {SMP_KEY_CONTEXT_PARALLEL_DEGREE, true, context_lowered_holds, context_lowered_why},
@@ -610,6 +757,9 @@ static const rule rules[] = {
     {SMP_KEY_PRECISION, false, precision_holds, precision_why},
     {SMP_KEY_MASTER, false, master_holds, master_why},
     {SMP_KEY_REDUCE_DTYPE, false, reduce_holds, reduce_why},
+    {SMP_KEY_CAPACITY_PAD, false, pad_holds, pad_why},
+    {SMP_KEY_IMBALANCE, false, imbalance_holds, imbalance_why},
+    {SMP_KEY_MOE_STATISTICS, false, statistics_hold, statistics_why},
 };
 enum { RULES = sizeof(rules) / sizeof(rules[0]) };
 

@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const strategy_words[] = {
@@ -24,7 +25,14 @@ static const char *const attention_words[] = {"flash", "naive", NULL};
 static const char *const optimizer_words[] = {"adamw", "sgd", NULL};
 static const char *const prefetch_words[] = {"backward_pre", "backward_post", "none", NULL};
 
+static const char *const layout_words[] = {"orthogonal", "nested", NULL};
+static const char *const balancing_words[] = {"sinkhorn", "aux_loss", "balanced", "none",
+                                              NULL};
+static const char *const policy_words[] = {"probs", "position", NULL};
+static const char *const statistics_words[] = {"local", "data", NULL};
+
 #define TYPE_INTEGER "integer"
+#define TYPE_NUMBER "number"
 #define TYPE_BOOLEAN "boolean"
 #define TYPE_WORD "name"
 #define TYPE_CHECKPOINTING "name"
@@ -57,7 +65,9 @@ _Static_assert(SMP_KEYS <= 64, "smp_settings.given has 64 bits");
 _Static_assert(sizeof(smp_strategy) == 4 && sizeof(smp_sharding) == 4 &&
                    sizeof(smp_accumulation) == 4 && sizeof(smp_precision) == 4 &&
                    sizeof(smp_attention_kind) == 4 && sizeof(smp_optimizer) == 4 &&
-                   sizeof(smp_prefetch) == 4,
+                   sizeof(smp_prefetch) == 4 && sizeof(smp_expert_layout) == 4 &&
+                   sizeof(smp_balancing) == 4 && sizeof(smp_capacity_policy) == 4 &&
+                   sizeof(smp_moe_statistics) == 4,
                "enums of settings have the size of uint32_t");
 
 const smp_setting_info *smp_settings_table(size_t *count_p)
@@ -107,6 +117,23 @@ static bool parse_integer(const char *text, uint32_t low, uint32_t *value_p)
         return false;
     }
     *value_p = (uint32_t)value;
+    return true;
+}
+
+/* A decimal number with or without fraction and exponent. */
+static bool parse_number(const char *text, uint32_t low, double *value_p)
+{
+    enum { MOST = 1000000 };
+    char *end;
+
+    if (*text < '0' || *text > '9' || text[strspn(text, "0123456789.eE+-")] != '\0') {
+        return false;
+    }
+    double value = strtod(text, &end);
+    if (*end != '\0' || !(value >= low) || value > MOST) {
+        return false;
+    }
+    *value_p = value;
     return true;
 }
 
@@ -226,9 +253,16 @@ static bool parse(smp_key key, const char *text, smp_settings *settings)
     const field *f = &fields[key];
     char *place = (char *)settings + f->offset;
     uint32_t number = 0;
+    double real = 0;
     bool flag = false, ok = false;
 
     switch (f->kind) {
+    case SMP_SETTING_NUMBER:
+        ok = parse_number(text, f->low, &real);
+        if (ok) {
+            memcpy(place, &real, sizeof(real));
+        }
+        return ok;
     case SMP_SETTING_INTEGER:
         ok = parse_integer(text, f->low, &number);
         break;
@@ -275,7 +309,8 @@ smp_status smp_settings_set(smp_settings *settings, const char *key, const char 
     if (!parse((smp_key)i, value, settings)) {
         return smp_fail(errors, SMP_INPUT, where, "%s %.60s: must be %s%s", key,
                         *value != '\0' ? value : "(empty)",
-                        fields[i].kind == SMP_SETTING_INTEGER ? "an integer: " : "",
+                        fields[i].kind == SMP_SETTING_INTEGER  ? "an integer: "
+                        : fields[i].kind == SMP_SETTING_NUMBER ? "a number: " : "",
                         infos[i].range);
     }
     settings->given |= UINT64_C(1) << i;
@@ -339,11 +374,24 @@ static void print_rank_order(const smp_settings *settings, char *buffer, size_t 
              smp_axis_name(order[4]));
 }
 
+/* The fewest digits that read back as the same number. */
+static void print_number(double value, char *buffer, size_t size_bytes)
+{
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(buffer, size_bytes, "%.*g", digits, value);
+        double back = strtod(buffer, NULL);
+        if (memcmp(&back, &value, sizeof(value)) == 0) {
+            return;
+        }
+    }
+}
+
 bool smp_settings_get(const smp_settings *settings, const char *key, char *buffer,
                       size_t size_bytes)
 {
     int i = smp_settings_find(key);
     uint32_t number;
+    double real;
     bool flag;
 
     if (i < 0) {
@@ -354,6 +402,10 @@ bool smp_settings_get(const smp_settings *settings, const char *key, char *buffe
     case SMP_SETTING_INTEGER:
         memcpy(&number, place, sizeof(number));
         snprintf(buffer, size_bytes, "%u", number);
+        break;
+    case SMP_SETTING_NUMBER:
+        memcpy(&real, place, sizeof(real));
+        print_number(real, buffer, size_bytes);
         break;
     case SMP_SETTING_WORD:
         memcpy(&number, place, sizeof(number));

@@ -16,6 +16,7 @@ typedef enum smp_setting_kind {
     SMP_SETTING_INTEGER, /* uint32_t, at least the number in the column `low` */
     SMP_SETTING_BOOLEAN,
     SMP_SETTING_WORD,    /* an enum; its names in the order of its values in `words` */
+    SMP_SETTING_NUMBER,  /* double, at least the number in the column `low` */
     SMP_SETTING_CHECKPOINTING,
     SMP_SETTING_RANK_ORDER
 } smp_setting_kind;
@@ -101,10 +102,50 @@ typedef enum smp_setting_kind {
       false,                                                                                  \
       "hold the host back when two gathers are in flight; native programs always do this by " \
       "the size of their ring")                                                               \
+    X(DELAYED_INIT, delayed_init, BOOLEAN, 0, NULL, "true or false", "true", false, false,    \
+      "make only the rank's own shard at the start; false: every rank makes the whole model " \
+      "in fp32 in host memory first")                                                         \
     X(RANK_ORDER, rank_order, RANK_ORDER, 0, NULL,                                            \
       "the five axes from the fastest, or cluster, spread, or the letters D, P, T from the "  \
       "slowest", "tensor,context,shard,expert,replica", false, false,                         \
-      "order of the axes over consecutive ranks")
+      "order of the axes over consecutive ranks")                                             \
+    X(EXPERT_LAYOUT, expert_layout, WORD, 0, layout_words, "orthogonal or nested",            \
+      "orthogonal", false, false,                                                             \
+      "the ranks that split experts are an axis of their own, or a part of "                  \
+      "hybrid_shard_degree")                                                                  \
+    X(SMP_MOE, smp_moe, BOOLEAN, 0, NULL, "true or false", "true", false, false,              \
+      "use this implementation of experts; false: the model's own layer, without expert "     \
+      "parallelism, balancing and capacity")                                                  \
+    X(MOE_LOAD_BALANCING, moe_load_balancing, WORD, 0, balancing_words,                       \
+      "sinkhorn, aux_loss, balanced or none", "sinkhorn", false, false,                       \
+      "how the router spreads tokens over experts; balanced: evenly, in turn")                \
+    X(GLOBAL_TOKEN_SHUFFLE, global_token_shuffle, BOOLEAN, 0, NULL, "true or false", "false", \
+      false, false, "exchange tokens over the expert group before routing and back after")    \
+    X(MOE_ALL_TO_ALL_DISPATCHER, moe_all_to_all_dispatcher, BOOLEAN, 0, NULL,                 \
+      "true or false", "true", false, false,                                                  \
+      "send rows to their experts by all-to-all; false: all-gather tokens, reduce-scatter "   \
+      "sums")                                                                                 \
+    X(MOE_AUX_LOSS_COEFF, moe_aux_loss_coeff, NUMBER, 0, NULL, "0 or more", "0.001", false,   \
+      false, "weight of the balancing loss with moe_load_balancing aux_loss")                 \
+    X(MOE_Z_LOSS_COEFF, moe_z_loss_coeff, NUMBER, 0, NULL, "0 or more", "0.001", false,       \
+      false, "weight of the loss on large router logits")                                     \
+    X(CAPACITY_FACTOR, capacity_factor, NUMBER, 0, NULL, "0 or more", "0", false, false,      \
+      "rows that an expert takes of a micro-batch over their mean, more are dropped; 0: "     \
+      "none is dropped")                                                                      \
+    X(CAPACITY_POLICY, capacity_policy, WORD, 0, policy_words, "probs or position", "probs",  \
+      false, false, "rows dropped beyond the capacity: those of least weight, or the last")   \
+    X(CAPACITY_PAD, capacity_pad, BOOLEAN, 0, NULL, "true or false; true needs "              \
+      "capacity_factor", "false", false, false,                                               \
+      "fill each expert up to its capacity with empty rows")                                  \
+    X(MOE_ROWS_FACTOR, moe_rows_factor, NUMBER, 1, NULL, "1 or more", "2", false, false,      \
+      "without capacity_factor: rows that an expert rank has room for over their mean; a "    \
+      "step in which more arrive changes nothing")                                            \
+    X(IMBALANCE, imbalance, NUMBER, 1, NULL, "1 or more", "1", false, false,                  \
+      "rows of the busiest expert rank over their mean, that times are computed with")        \
+    X(MOE_STATISTICS, moe_statistics, WORD, 0, statistics_words, "local or data", "local",    \
+      false, false,                                                                           \
+      "tokens that the balancing loss counts: those of the micro-batch on one rank, or of "   \
+      "all data ranks")
 
 #define SMP_KEY_ENUM_(KEY, field, kind, low, words, range, initial, v2, searched, meaning)    \
     SMP_KEY_##KEY,

@@ -72,6 +72,7 @@ enum { V1_KEYS = sizeof(v1_keys) / sizeof(v1_keys[0]) };
 typedef struct reading {
     const smp_json *json;
     const char *path; /* of the file, as the caller gave it */
+    const cJSON *object; /* with the settings */
     bool wrapped, failed;
     smp_settings settings;
     smp_errors *errors;
@@ -149,6 +150,9 @@ static bool text_of(const reading *r, const cJSON *value, smp_setting_kind kind,
         }
         snprintf(text, size_bytes, "%" PRIu64, number);
         return true;
+    case SMP_SETTING_NUMBER:
+        snprintf(text, size_bytes, "%.17g", value->valuedouble);
+        return cJSON_IsNumber(value);
     case SMP_SETTING_BOOLEAN:
         snprintf(text, size_bytes, "%s", cJSON_IsTrue(value) ? "true" : "false");
         return cJSON_IsBool(value);
@@ -192,12 +196,56 @@ static void read_v2_key(reading *r, const cJSON *value)
     const smp_setting_info *info = &smp_settings_table(&n)[key];
     if (!text_of(r, value, smp_key_kind((smp_key)key), text, sizeof(text))) {
         snprintf(rule, sizeof(rule), "%s%s",
-                 smp_key_kind((smp_key)key) == SMP_SETTING_INTEGER ? "an integer: " : "",
+                 smp_key_kind((smp_key)key) == SMP_SETTING_INTEGER  ? "an integer: "
+                 : smp_key_kind((smp_key)key) == SMP_SETTING_NUMBER ? "a number: " : "",
                  info->range);
         wrong_type(r, value, rule);
         return;
     }
     set(r, value, info->key, text);
+}
+
+/* The object `moe` of an SMP file: MoEConfig [SMPv2-REF], and this program's keys for
+ * experts.  Each is the setting of the same name. */
+static bool is_moe_key(const char *name)
+{
+    static const char *const names[] = {
+        "random_seed", "expert_layout", "smp_moe", "moe_load_balancing",
+        "global_token_shuffle", "moe_all_to_all_dispatcher", "moe_aux_loss_coeff",
+        "moe_z_loss_coeff", "capacity_factor", "capacity_policy", "capacity_pad",
+        "moe_rows_factor", "imbalance", "moe_statistics"
+    };
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(names[i], name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void read_moe(reading *r, const cJSON *object)
+{
+    if (!cJSON_IsObject(object)) {
+        wrong_type(r, object, "an object with the keys of MoEConfig");
+        return;
+    }
+    const bool wrapped = r->wrapped;
+    r->wrapped = true; /* its keys have no path of their own */
+    for (const cJSON *value = object->child; value != NULL; value = value->next) {
+        smp_place place = smp_json_place(r->json, value);
+        if (smp_settings_find(value->string) >= 0 && !is_moe_key(value->string)) {
+            (void)smp_fail(r->errors, SMP_INPUT, &place, "%s: is no key of moe",
+                           value->string);
+        } else if (is_moe_key(value->string) &&
+                   cJSON_GetObjectItemCaseSensitive(r->object, value->string) != NULL) {
+            (void)smp_fail(r->errors, SMP_INPUT, &place, "%s: given twice, beside moe and "
+                           "in it", value->string);
+        } else {
+            read_v2_key(r, value); /* says if it is unknown */
+        }
+    }
+    r->wrapped = wrapped;
 }
 
 /* ---------------------------------------------------------------- SMP v1 */
@@ -417,8 +465,13 @@ smp_status smp_settings_read(smp_settings *settings, const char *path, smp_error
     if (object != NULL && v1) {
         read_v1(&r, object);
     } else if (object != NULL) {
+        r.object = object;
         for (const cJSON *value = object->child; value != NULL; value = value->next) {
-            read_v2_key(&r, value);
+            if (strcmp(value->string, "moe") == 0) {
+                read_moe(&r, value);
+            } else {
+                read_v2_key(&r, value);
+            }
         }
     }
     smp_json_destroy(json);
@@ -447,6 +500,9 @@ smp_status smp_settings_export(const smp_settings *settings, const char *path,
         switch (smp_key_kind((smp_key)i)) {
         case SMP_SETTING_INTEGER:
             smp_out_u64(&out, table[i].key, strtoul(value, NULL, 10));
+            break;
+        case SMP_SETTING_NUMBER:
+            smp_out_double(&out, table[i].key, strtod(value, NULL));
             break;
         case SMP_SETTING_BOOLEAN:
             smp_out_bool(&out, table[i].key, strcmp(value, "true") == 0);

@@ -73,6 +73,12 @@ typedef enum smp_role {
     SMP_ROLES
 } smp_role;
 
+/* Parameters of routed experts, which expert parallelism splits by experts. */
+static inline bool smp_role_is_expert(smp_role role)
+{
+    return role >= SMP_ROLE_EXPERT_GATE_W && role <= SMP_ROLE_EXPERT_DOWN_B;
+}
+
 typedef struct smp_param {
     smp_role role;
     const char *name;   /* Hugging Face name, "{}" for the layer and the expert number */

@@ -19,6 +19,7 @@
 #include "plan/plan.h"
 
 #include "base/numeric.h"
+#include "sim/peaks.h"
 #include "sim/sim.h"
 
 /* First, three in the middle, last, and one more that may differ: prefetch for the last. */
@@ -140,8 +141,8 @@ static void extend_memory(smp_memory *memory, const smp_job *job, uint64_t n)
     memory->peak_bytes += more;
     memory->live_bytes += more;
     memory->margin_bytes -= (int64_t)more;
-    memory->fits = memory->fits && memory->margin_bytes >= 0;
     memory->parts.activations_bytes += more;
+    smp_peaks_extend(memory, more);
 }
 
 /* Adds `more` micro-batches to the report of a job with n.  Each adds shift_ps; the parts of
@@ -244,9 +245,11 @@ uint64_t smp_report_excess(const smp_report *report, double margin_frac)
 {
     const smp_memory *memory = &report->memory;
     const uint64_t limit = smp_memory_limit(report, margin_frac);
-    const uint64_t device = memory->peak_bytes > limit ? memory->peak_bytes - limit : 0;
-    const uint64_t host = memory->host_bytes_per_node > memory->host_capacity_bytes
-                              ? memory->host_bytes_per_node - memory->host_capacity_bytes
+    const uint64_t on_device = memory->peaks[smp_peaks_most(memory, false)].device_bytes;
+    const uint64_t on_host = memory->peaks[smp_peaks_most(memory, true)].host_bytes_per_node;
+    const uint64_t device = on_device > limit ? on_device - limit : 0;
+    const uint64_t host = on_host > memory->host_capacity_bytes
+                              ? on_host - memory->host_capacity_bytes
                               : 0;
     return device > host ? device : host;
 }

@@ -10,14 +10,11 @@
 
 #include "plan/plan.h"
 
+#include "base/gnuplot.h"
 #include "base/numeric.h"
 
-#include <errno.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static int compare_spots(const void *left, const void *right)
 {
@@ -97,42 +94,11 @@ static smp_status write_data(const smp_plan *plan, const char *path, smp_errors 
     return smp_file_commit(file, errors);
 }
 
-static smp_status run_gnuplot(const char *script, const char *data, const char *path,
-                              const char *capacity, const char *title, smp_errors *errors)
-{
-    const char *const args[] = {"gnuplot", "-c", script, data, path, capacity, title, NULL};
-    char *argv[8];
-    memcpy(argv, args, sizeof args);
-    pid_t pid = 0;
-    const int error = posix_spawnp(&pid, "gnuplot", NULL, NULL, argv, environ);
-    if (error != 0) {
-        return smp_fail(errors, SMP_SYSTEM, NULL,
-                        "gnuplot could not be started (%s); the data are in %s",
-                        strerror(error), data);
-    }
-    int status = 0;
-    while (waitpid(pid, &status, 0) < 0) {
-        if (errno != EINTR) {
-            return smp_fail(errors, SMP_SYSTEM, NULL, "gnuplot was lost: %s", strerror(errno));
-        }
-    }
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        return smp_fail(errors, SMP_SYSTEM, NULL, "gnuplot failed; the data are in %s", data);
-    }
-    return SMP_OK;
-}
-
-static bool ends_in(const char *path, const char *suffix)
-{
-    const size_t n = strlen(path);
-    const size_t m = strlen(suffix);
-    return n > m && strcmp(path + n - m, suffix) == 0;
-}
-
 smp_status smp_plan_pareto(const smp_plan *plan, const char *path, smp_errors *errors)
 {
-    if (!ends_in(path, ".svg") && !ends_in(path, ".png")) {
-        return smp_fail(errors, SMP_INPUT, NULL, "--pareto %s: must end in .svg or .png", path);
+    smp_status st = smp_plot_check(path, errors);
+    if (st != SMP_OK) {
+        return st;
     }
     smp_arena *arena = smp_arena_create();
     const char *data = smp_arena_printf(arena, "%s.dat", path);
@@ -142,15 +108,11 @@ smp_status smp_plan_pareto(const smp_plan *plan, const char *path, smp_errors *e
     const char *title = smp_arena_printf(arena, "%s on %u GPUs (%s)",
                                          smp_model_name(plan->job.model), cluster->gpus,
                                          cluster->name);
-    char *script = NULL;
-    smp_status st = write_data(plan, data, errors);
+    st = write_data(plan, data, errors);
     if (st == SMP_OK) {
-        st = smp_find_plot_script("pareto.gp", errors, &script);
+        const char *const args[] = {capacity, title, NULL};
+        st = smp_plot_run("pareto.gp", data, path, args, errors);
     }
-    if (st == SMP_OK) {
-        st = run_gnuplot(script, data, path, capacity, title, errors);
-    }
-    free(script);
     smp_arena_destroy(arena);
     return st;
 }

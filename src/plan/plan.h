@@ -90,7 +90,8 @@ SMP_CHECK smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors,
 /* Bytes that a plan may use at most: capacity less the margin. */
 uint64_t smp_memory_limit(const smp_report *report, double margin_frac);
 bool smp_report_fits(const smp_report *report, double margin_frac);
-/* By how much the peak or the host memory is over its limit; 0: it fits. */
+/* By how much the highest peak, on the device or in host memory, is over its limit; 0: all
+ * peaks fit. */
 uint64_t smp_report_excess(const smp_report *report, double margin_frac);
 
 /* A configuration with what it costs. */

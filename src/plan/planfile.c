@@ -43,6 +43,9 @@ void smp_plan_out_settings(smp_json_out *out, const char *key, const smp_setting
         case SMP_SETTING_INTEGER:
             smp_out_u64(out, table[i].key, strtoull(value, NULL, 10));
             break;
+        case SMP_SETTING_NUMBER:
+            smp_out_double(out, table[i].key, strtod(value, NULL));
+            break;
         case SMP_SETTING_BOOLEAN:
             smp_out_bool(out, table[i].key, strcmp(value, "true") == 0);
             break;

@@ -6,6 +6,7 @@
 #include "config.h"
 #endif
 
+#include "sim/peaks.h"
 #include "sim/sim.h"
 
 #include "base/numeric.h"
@@ -115,9 +116,8 @@ static void add_detail(smp_text *text, const smp_program *program, const cost_gr
     if (smp_op_info_of((smp_op)task->op)->klass == SMP_CLASS_COLLECTIVE &&
         task->comm != SMP_NO_COMM) {
         const smp_comm *comm = &program->comms[task->comm];
-        smp_text_add(text, "    %s of %s over %u ranks on %u node%s, %s %s, bus %.1f GB/s\n",
-                     smp_op_info_of((smp_op)task->op)->name, smp_show_bytes(smp_task_bytes(task)),
-                     comm->ranks, comm->placement.nodes,
+        smp_text_add(text, "    %s, %u ranks on %u node%s, %s %s, bus %.1f GB/s\n",
+                     smp_show_bytes(smp_task_bytes(task)), comm->ranks, comm->placement.nodes,
                      comm->placement.nodes == 1 ? "" : "s", smp_algorithm_name(cost->algorithm),
                      smp_protocol_name(cost->protocol), cost->bus_Bps * 1e-9);
         smp_text_add(text, "    latency %s + transfer %s\n", smp_show_seconds(cost->latency_s),
@@ -140,6 +140,18 @@ static void add_detail(smp_text *text, const smp_program *program, const cost_gr
                      smp_show_bytes(smp_task_bytes(task)));
     }
     smp_text_add(text, "\n");
+}
+
+/* What stands behind the number: a fit of measurements, how near, where it does not reach. */
+static void add_evidence(smp_text *text, const smp_cost *cost)
+{
+    if (cost->fit == NULL && !cost->unverified) {
+        return;
+    }
+    smp_text_add(text, "    %s, +- %.1f %%%s%s\n",
+                 cost->fit != NULL ? "fitted to measurements" : "formula", 100.0 * cost->spread,
+                 cost->extrapolated ? ", extrapolated: outside the sizes measured" : "",
+                 cost->unverified ? ", derived: not measured itself" : "");
 }
 
 /* Words of `words`, wrapped, after `head`. */
@@ -182,15 +194,15 @@ smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream
     smp_text text = {0};
     smp_text_add(&text,
                  "Largest costs of the class that ends last (rank %u and %u more), step %s.\n"
-                 "Path: time while nothing else could run; share: of the step; busy: of its "
-                 "stream.\n\n"
-                 "%-28s%7s%10s%10s%10s%7s  %s\n",
+                 "Busy: time on its stream; path: time the step waited for; share: of the "
+                 "step.\n\n"
+                 "%-24s%7s%9s%9s%9s%7s %s\n",
                  program->representative, program->count - 1,
                  smp_show_seconds(simulation->report.step_time_s), "task", "count", "each",
                  "busy", "path", "share", "bound by");
     for (size_t i = 0; i < n && i < SHOWN && groups[i].count > 0; i++) {
         const cost_group *group = &groups[i];
-        smp_text_add(&text, "%-28.28s%7" PRIu64 "%10s%10s%10s%6.1f%%  %s", group->task->name,
+        smp_text_add(&text, "%-24.24s%7" PRIu64 "%9s%9s%9s%6.1f%% %s", group->task->name,
                      group->count, smp_show_seconds(smp_s_from_ps(group->each_ps)),
                      smp_show_seconds(smp_s_from_ps(busy_ps(group))),
                      smp_show_seconds(smp_s_from_ps(group->path_ps)),
@@ -201,8 +213,11 @@ smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream
         }
         smp_text_add(&text, "\n");
         add_detail(&text, program, group);
+        add_evidence(&text, group->cost);
     }
     add_sources(&text, cited, n_cited);
+    smp_text_add(&text, "\n");
+    smp_text_peak_parts(&text, &simulation->report.memory);
     fwrite(text.data, 1, text.length, stream);
     smp_text_free(&text);
     free(groups);

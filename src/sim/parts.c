@@ -12,6 +12,7 @@
 #include "config.h"
 #endif
 
+#include "sim/peaks.h"
 #include "sim/sim.h"
 
 #include "base/numeric.h"
@@ -53,6 +54,7 @@ static smp_part part_of_group(smp_group group)
     switch (group) {
     case SMP_GROUP_TENSOR: return SMP_PART_TENSOR;
     case SMP_GROUP_CONTEXT:
+    case SMP_GROUP_EXPERT_SHARD:
     case SMP_GROUP_SHARD: return SMP_PART_SHARD;
     case SMP_GROUP_EXPERT: return SMP_PART_EXPERT;
     case SMP_GROUP_REPLICA:
@@ -275,9 +277,8 @@ void smp_memory_split(const smp_job *job, const smp_step *step, smp_memory *memo
     memory.host_bytes_per_node = host_bytes_per_node(job, step);
     uint64_t peak_bytes = memory.peak_bytes < INT64_MAX ? memory.peak_bytes : INT64_MAX;
     memory.margin_bytes = (int64_t)memory.capacity_bytes - (int64_t)peak_bytes;
-    memory.fits = memory.margin_bytes >= 0 &&
-                  memory.host_bytes_per_node <= memory.host_capacity_bytes;
     memory.state_bytes_per_parameter = step->state_bytes_per_parameter;
+    smp_peaks_fill(job, step, fullest, &memory);
     *memory_p = memory;
     *fullest_p = fullest;
 }

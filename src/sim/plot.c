@@ -3,8 +3,9 @@
  * Plots of memory and timeline: a data file, then gnuplot on a script of plots/.
  *
  * The data file is complete before gnuplot starts and is kept.  Data are thinned to what a
- * picture can show: the memory plot keeps the highest point of each of BINS intervals, the
- * timeline joins boxes of one colour that are closer than a pixel.
+ * picture can show, BINS columns: the memory plot keeps the lowest and the highest point of
+ * each, and in the timeline what is narrower than a column is drawn in the colour that fills
+ * most of it.  So neither grows with the number of tasks.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -12,107 +13,14 @@
 
 #include "sim/sim.h"
 
+#include "base/gnuplot.h"
 #include "base/numeric.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-extern char **environ;
 
 enum { BINS = 1500 };
-
-/* ------------------------------------------------------------------- gnuplot */
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text);
-    size_t m = strlen(end);
-    return n > m && strcmp(text + n - m, end) == 0;
-}
-
-smp_status smp_plot_check(const char *path, smp_errors *errors)
-{
-    if (ends_with(path, ".svg") || ends_with(path, ".png")) {
-        return SMP_OK;
-    }
-    return smp_fail(errors, SMP_INPUT, NULL, "plot file '%s': must end in .svg or .png", path);
-}
-
-/* Waits for the child; 0 when it exited with 0. */
-static int wait_for(pid_t child)
-{
-    int state = 0;
-    while (waitpid(child, &state, 0) < 0) {
-        if (errno != EINTR) {
-            return -1;
-        }
-    }
-    return WIFEXITED(state) ? WEXITSTATUS(state) : -1;
-}
-
-/* Standard output is given to the caller's data, so gnuplot's goes to standard error. */
-static smp_status run_gnuplot(char **argv, const char *data_path, smp_errors *errors)
-{
-    posix_spawn_file_actions_t actions;
-    pid_t child = 0;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    int failed = posix_spawnp(&child, argv[0], &actions, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed != 0) {
-        return smp_fail(errors, SMP_SYSTEM, NULL,
-                        "cannot run gnuplot (%s): install it (Debian: gnuplot-nox) to get the "
-                        "plot; its data are in %s", strerror(failed), data_path);
-    }
-    int status = wait_for(child);
-    if (status != 0) {
-        return smp_fail(errors, SMP_SYSTEM, NULL,
-                        "gnuplot failed with status %d; the plot's data are in %s", status,
-                        data_path);
-    }
-    return SMP_OK;
-}
-
-smp_status smp_plot_run(const char *script, const char *data_path, const char *path,
-                        const char *const *args, smp_errors *errors)
-{
-    char *script_path = NULL;
-    smp_status status = smp_find_plot_script(script, errors, &script_path);
-    if (status != SMP_OK) {
-        return status;
-    }
-    smp_arena *arena = smp_arena_create();
-    size_t n = 0;
-    while (args[n]) {
-        n++;
-    }
-    char **argv = SMP_ARENA_ARRAY(arena, n + 7, char *);
-    char *part = smp_arena_printf(arena, "%s.part", path);
-    argv[0] = smp_arena_strdup(arena, "gnuplot");
-    argv[1] = smp_arena_strdup(arena, "-c");
-    argv[2] = script_path;
-    argv[3] = smp_arena_strdup(arena, data_path);
-    argv[4] = part;
-    argv[5] = smp_arena_strdup(arena, ends_with(path, ".png") ? "png" : "svg");
-    for (size_t i = 0; i < n; i++) {
-        argv[6 + i] = smp_arena_strdup(arena, args[i]);
-    }
-    status = run_gnuplot(argv, data_path, errors);
-    if (status != SMP_OK) {
-        unlink(part);
-    } else if (rename(part, path) != 0) {
-        status = smp_fail(errors, SMP_SYSTEM, NULL, "%s: %s", path, strerror(errno));
-        unlink(part);
-    }
-    smp_arena_destroy(arena);
-    free(script_path);
-    return status;
-}
 
 /* Opens PATH.dat and finishes it; both plots share this frame. */
 typedef void (*data_writer)(const smp_simulation *simulation, FILE *stream);
@@ -129,69 +37,125 @@ static smp_status write_data(const smp_simulation *simulation, const char *data_
     return smp_file_commit(file, errors);
 }
 
-/* Gnuplot reads "{", "_" and "^" of titles as markup; the scripts switch that off. */
+/* Two lines; the scripts switch the markup of titles off. */
 static char *title_of(smp_arena *arena, const smp_simulation *simulation, const char *what)
 {
     const smp_job *job = simulation->job;
-    return smp_arena_printf(arena, "%s: %s on %u x %s, step %s", what, job->model->name,
-                            job->world, smp_cluster_gpu(job->cluster),
-                            smp_show_seconds(simulation->report.step_time_s));
+    const smp_settings *settings = &job->settings;
+    char checkpointing[64] = "";
+    smp_settings_get(settings, "checkpointing", checkpointing, sizeof checkpointing);
+    return smp_arena_printf(
+        arena,
+        "%s: %s on %u GPUs (%s)\nstep %s, sequence %" PRIu64 ", global batch %" PRIu64
+        ", shard %u, tensor %u, replicas %u, micro-batch %u (%" PRIu64
+        " a step), checkpointing %s",
+        what, smp_model_name(job->model), job->world, smp_cluster_name(job->cluster),
+        smp_show_seconds(simulation->report.step_time_s), job->batch.seq_len,
+        job->batch.global_batch, settings->hybrid_shard_degree,
+        settings->tensor_parallel_degree, job->replicas, settings->micro_batch,
+        job->micro_batches, checkpointing);
 }
 
 /* -------------------------------------------------------------------- memory */
 
+/* Areas of the memory plot from the bottom; the script has the same order.  The first is
+ * what lies outside the arena. */
+typedef enum area {
+    AREA_OUTSIDE, AREA_PARAMETERS, AREA_OPTIMIZER, AREA_GRADIENTS, AREA_UNSHARDED,
+    AREA_ACTIVATIONS, AREA_WORKSPACE, AREA_LOGITS, AREAS
+} area;
+
 typedef struct memory_plot {
     const smp_simulation *simulation;
     FILE *stream;
-    int64_t bin;
+    int64_t bin; /* -1: none yet */
     bool any;
-    smp_live_point highest;
-    uint64_t highest_bytes;
+    smp_live_point last; /* written last; holds until the next one */
+    smp_live_point lowest, highest;
+    uint64_t lowest_bytes, highest_bytes;
 } memory_plot;
 
-static void put_memory(const memory_plot *plot)
+static void put_row(const memory_plot *plot, int64_t time_ps, const smp_live_point *point)
 {
     const smp_memory *m = &plot->simulation->report.memory;
-    const uint64_t *kind = plot->highest.kind_bytes;
-    uint64_t outside_bytes = m->peak_bytes - m->arena_bytes;
-    fprintf(plot->stream,
-            "%.9g %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64
-            " %" PRIu64 " %" PRIu64 "\n",
-            smp_s_from_ps(plot->highest.time_ps), outside_bytes, kind[SMP_KIND_PARAMETER],
-            kind[SMP_KIND_OPTIMIZER], kind[SMP_KIND_GRADIENT], kind[SMP_KIND_UNSHARDED],
-            kind[SMP_KIND_ACTIVATION] + kind[SMP_KIND_WORKSPACE] + kind[SMP_KIND_SCALAR] +
-                kind[SMP_KIND_COMM],
-            kind[SMP_KIND_LOGITS], plot->highest.host_bytes);
+    const uint64_t *kind = point->kind_bytes;
+    const uint64_t bytes[AREAS] = {
+        [AREA_OUTSIDE] = m->peak_bytes - m->arena_bytes,
+        [AREA_PARAMETERS] = kind[SMP_KIND_PARAMETER],
+        [AREA_OPTIMIZER] = kind[SMP_KIND_OPTIMIZER],
+        [AREA_GRADIENTS] = kind[SMP_KIND_GRADIENT],
+        [AREA_UNSHARDED] = kind[SMP_KIND_UNSHARDED],
+        [AREA_ACTIVATIONS] = kind[SMP_KIND_ACTIVATION],
+        [AREA_WORKSPACE] = kind[SMP_KIND_WORKSPACE] + kind[SMP_KIND_SCALAR] +
+                           kind[SMP_KIND_COMM],
+        [AREA_LOGITS] = kind[SMP_KIND_LOGITS],
+    };
+    fprintf(plot->stream, "%.12g", smp_s_from_ps(time_ps));
+    for (int i = 0; i < AREAS; i++) {
+        fprintf(plot->stream, " %" PRIu64, bytes[i]);
+    }
+    fprintf(plot->stream, " %" PRIu64 "\n", point->host_bytes);
+}
+
+/* Two rows for a step up or down: areas are drawn from row to row by straight lines. */
+static void put_point(memory_plot *plot, const smp_live_point *point)
+{
+    if (plot->any) {
+        put_row(plot, point->time_ps, &plot->last);
+    }
+    put_row(plot, point->time_ps, point);
+    plot->last = *point;
+    plot->any = true;
+}
+
+static void put_bin(memory_plot *plot)
+{
+    if (plot->bin < 0) {
+        return;
+    }
+    if (plot->lowest.time_ps == plot->highest.time_ps) {
+        put_point(plot, &plot->highest);
+    } else if (plot->lowest.time_ps < plot->highest.time_ps) {
+        put_point(plot, &plot->lowest);
+        put_point(plot, &plot->highest);
+    } else {
+        put_point(plot, &plot->highest);
+        put_point(plot, &plot->lowest);
+    }
 }
 
 static void visit_memory(void *context, const smp_live_point *point)
 {
     memory_plot *plot = context;
-    int64_t step_ps = plot->simulation->report.step_ps;
-    int64_t bin = step_ps > 0 ? (int64_t)((double)point->time_ps / (double)step_ps * BINS) : 0;
+    const int64_t step_ps = plot->simulation->report.step_ps;
+    const int64_t bin =
+        step_ps > 0 ? (int64_t)((double)point->time_ps / (double)step_ps * BINS) : 0;
     uint64_t sum_bytes = 0;
     for (int k = 0; k < SMP_KINDS; k++) {
-        sum_bytes += point->kind_bytes[k];
+        sum_bytes += k == SMP_KIND_TOKEN ? 0 : point->kind_bytes[k];
     }
-    if (plot->any && bin != plot->bin) {
-        put_memory(plot);
-        plot->any = false;
+    const bool fresh = bin != plot->bin;
+    if (fresh) {
+        put_bin(plot);
+        plot->bin = bin;
     }
-    if (!plot->any || sum_bytes > plot->highest_bytes) {
+    if (fresh || sum_bytes > plot->highest_bytes) {
         plot->highest = *point;
         plot->highest_bytes = sum_bytes;
     }
-    plot->any = true;
-    plot->bin = bin;
+    if (fresh || sum_bytes < plot->lowest_bytes) {
+        plot->lowest = *point;
+        plot->lowest_bytes = sum_bytes;
+    }
 }
 
 static void write_memory(const smp_simulation *simulation, FILE *stream)
 {
-    memory_plot plot = {.simulation = simulation, .stream = stream};
-    fputs("# seconds, then bytes: context and NCCL, parameters, optimizer state, gradients,\n"
-          "# unsharded, activations, logits, host\n", stream);
+    memory_plot plot = {.simulation = simulation, .stream = stream, .bin = -1};
+    fputs("# seconds, then bytes: context and communicators, parameters, optimizer state,\n"
+          "# gradients, unsharded, activations, workspace, logits; host\n", stream);
     smp_live_sweep(simulation, simulation->fullest, visit_memory, &plot);
-    put_memory(&plot);
+    put_bin(&plot);
 }
 
 smp_status smp_simulation_plot_memory(const smp_simulation *simulation, const char *path,
@@ -205,7 +169,7 @@ smp_status smp_simulation_plot_memory(const smp_simulation *simulation, const ch
     smp_arena *arena = smp_arena_create();
     char *data_path = smp_arena_printf(arena, "%s.dat", path);
     const char *const args[] = {
-        title_of(arena, simulation, "Memory of one GPU"),
+        title_of(arena, simulation, "Memory of one GPU over a step"),
         smp_arena_printf(arena, "%" PRIu64, m->capacity_bytes),
         smp_arena_printf(arena, "%" PRIu64, m->peak_bytes), NULL
     };
@@ -221,7 +185,8 @@ smp_status smp_simulation_plot_memory(const smp_simulation *simulation, const ch
 
 /* Colours of the timeline; the script has the same order. */
 typedef enum shade {
-    SHADE_MATMUL, SHADE_ATTENTION, SHADE_MEMORY, SHADE_GATHER, SHADE_REDUCE, SHADE_COPY
+    SHADE_MATMUL, SHADE_ATTENTION, SHADE_MEMORY, SHADE_GATHER, SHADE_REDUCE, SHADE_COPY,
+    SHADE_FORWARD, SHADE_RECOMPUTE, SHADE_BACKWARD, SHADE_UPDATE, SHADES
 } shade;
 
 static shade shade_of(const smp_task *task)
@@ -238,23 +203,13 @@ static shade shade_of(const smp_task *task)
     return SHADE_MEMORY;
 }
 
-typedef struct box {
-    int64_t from_ps, to_ps;
-    shade shade;
-    bool open;
-} box;
+/* Row 0 holds the phases of the compute stream, the streams in use follow. */
+enum { ROW_PHASE, ROWS = SMP_STREAMS + 1 };
 
-typedef struct panel {
-    int64_t from_ps, to_ps;
-} panel;
-
-enum { PANELS = 3, FIRST_LAYERS = 3 };
-
-/* Rows of the plot from the top: the streams in use; returns their number. */
 static uint32_t number_rows(const smp_program *program, uint32_t row[SMP_STREAMS])
 {
     bool used[SMP_STREAMS] = {false};
-    uint32_t n = 0;
+    uint32_t n = ROW_PHASE + 1;
     for (uint32_t t = 0; t < program->n_task; t++) {
         used[program->tasks[t].stream] = true;
     }
@@ -264,79 +219,154 @@ static uint32_t number_rows(const smp_program *program, uint32_t row[SMP_STREAMS
     return n;
 }
 
-/* Panels: the whole step; the forward of the first layers; as long around the start of
- * backward. */
+/* "phase compute unshard ...": names of the rows. */
+static char *row_names(smp_arena *arena, const smp_program *program)
+{
+    uint32_t row[SMP_STREAMS];
+    char *names = smp_arena_strdup(arena, "phase");
+    number_rows(program, row);
+    for (uint32_t s = 0; s < SMP_STREAMS; s++) {
+        if (row[s] != UINT32_MAX) {
+            names = smp_arena_printf(arena, "%s %s", names, smp_stream_name((smp_stream)s));
+        }
+    }
+    return names;
+}
+
+typedef struct panel {
+    int64_t from_ps, to_ps;
+} panel;
+
+enum { PANELS = 3, FIRST_LAYERS = 3 };
+
+/* Panels: the whole step; the forward of the first layers; the start of backward, for about
+ * twice as long, since backward takes that much longer. */
 static void choose_panels(const smp_simulation *simulation, panel panels[PANELS])
 {
-    uint32_t c = simulation->slowest;
+    const uint32_t c = simulation->slowest;
     const smp_program *program = simulation->step->programs[c];
-    int64_t step_ps = simulation->report.step_ps;
+    const int64_t step_ps = simulation->report.step_ps;
     int64_t forward_ps = -1;
     int64_t backward_ps = -1;
     for (uint32_t i = 0; i < program->n_instance && backward_ps < 0; i++) {
         const smp_segment *segment = &program->segments[program->order[i].segment];
         for (uint32_t t = 0; t < segment->n_task && backward_ps < 0; t++) {
             const smp_task *task = &program->tasks[segment->task0 + t];
-            int64_t start_ps = simulation->records[c][simulation->record0[c][i] + t].start_ps;
+            const smp_record *r = &simulation->records[c][simulation->record0[c][i] + t];
             if (task->stream != SMP_STREAM_COMPUTE) {
                 continue;
             }
             if (task->phase != SMP_PHASE_FORWARD) {
-                backward_ps = start_ps;
+                backward_ps = r->start_ps;
             } else if (program->order[i].layer == FIRST_LAYERS && forward_ps < 0) {
-                forward_ps = start_ps;
+                forward_ps = r->start_ps;
             }
         }
     }
     backward_ps = backward_ps < 0 ? step_ps / 2 : backward_ps;
-    forward_ps = forward_ps < 0 ? backward_ps : forward_ps;
+    forward_ps = forward_ps <= 0 ? backward_ps : forward_ps;
+    forward_ps = forward_ps <= 0 ? step_ps : forward_ps;
+    const int64_t from_ps = backward_ps > forward_ps / 4 ? backward_ps - forward_ps / 4 : 0;
+    const int64_t to_ps = from_ps + 2 * forward_ps - forward_ps / 4;
     panels[0] = (panel){0, step_ps};
-    panels[1] = (panel){0, forward_ps > 0 ? forward_ps : step_ps};
-    int64_t from_ps = backward_ps - panels[1].to_ps / 4;
-    from_ps = from_ps < 0 ? 0 : from_ps;
-    int64_t to_ps = from_ps + panels[1].to_ps + panels[1].to_ps / 4;
+    panels[1] = (panel){0, forward_ps};
     panels[2] = (panel){from_ps, to_ps < step_ps ? to_ps : step_ps};
 }
 
-static void put_box(FILE *stream, uint32_t row, const box *box_)
+/* A box that may still grow.  While it is narrower than a column it collects whatever comes;
+ * then it is of the colour that fills most of it. */
+typedef struct box {
+    bool open;
+    int64_t from_ps, to_ps;
+    int64_t busy_ps[SHADES];
+    const char *name; /* of the only task in it, else NULL */
+} box;
+
+typedef struct timeline {
+    FILE *stream;
+    panel panel;
+    int64_t column_ps;
+    box boxes[ROWS];
+} timeline;
+
+static shade main_shade(const box *box_)
 {
-    fprintf(stream, "%u %.9g %.9g %d\n", row, smp_s_from_ps(box_->from_ps) * 1e3,
-            smp_s_from_ps(box_->to_ps) * 1e3, (int)box_->shade);
+    shade most = SHADE_MATMUL;
+    for (int i = 1; i < SHADES; i++) {
+        most = box_->busy_ps[i] > box_->busy_ps[most] ? (shade)i : most;
+    }
+    return most;
+}
+
+static void put_box(timeline *t, uint32_t row)
+{
+    enum { LABEL_COLUMNS = 30 }; /* narrower boxes have no room for a name */
+    box *box_ = &t->boxes[row];
+    if (!box_->open) {
+        return;
+    }
+    const int64_t from_ps =
+        box_->from_ps > t->panel.from_ps ? box_->from_ps : t->panel.from_ps;
+    const int64_t to_ps = box_->to_ps < t->panel.to_ps ? box_->to_ps : t->panel.to_ps;
+    const bool named = box_->name && to_ps - from_ps >= LABEL_COLUMNS * t->column_ps;
+    fprintf(t->stream, "%u %.12g %.12g %d \"%s\" %" PRId64 "\n", row,
+            smp_s_from_ps(from_ps) * 1e3, smp_s_from_ps(to_ps) * 1e3, (int)main_shade(box_),
+            named ? box_->name : "", named ? (to_ps - from_ps) / t->column_ps : 0);
+    *box_ = (box){0};
+}
+
+static void add_box(timeline *t, uint32_t row, const smp_record *r, shade shade_,
+                    const char *name)
+{
+    box *box_ = &t->boxes[row];
+    if (r->end_ps <= t->panel.from_ps || r->start_ps >= t->panel.to_ps ||
+        r->end_ps == r->start_ps) {
+        return;
+    }
+    if (box_->open) {
+        const bool near = r->start_ps - box_->to_ps < t->column_ps;
+        const bool tiny = r->end_ps - box_->from_ps <= t->column_ps;
+        /* Phases join whatever their length; neighbouring kernels stay apart if they can. */
+        const bool alike = main_shade(box_) == shade_ &&
+                           (row == ROW_PHASE || r->end_ps - r->start_ps < 4 * t->column_ps);
+        if (!near || !(tiny || alike)) {
+            put_box(t, row);
+        }
+    }
+    box_->name = box_->open && row != ROW_PHASE ? NULL : name;
+    box_->from_ps = box_->open ? box_->from_ps : r->start_ps;
+    box_->to_ps = r->end_ps;
+    box_->busy_ps[shade_] += r->end_ps - r->start_ps;
+    box_->open = true;
 }
 
 static void write_panel(const smp_simulation *simulation, const panel *panel_, FILE *stream)
 {
-    uint32_t c = simulation->slowest;
+    static const char *const phases[SMP_PHASES] = {
+        [SMP_PHASE_FORWARD] = "forward", [SMP_PHASE_RECOMPUTE] = "recompute",
+        [SMP_PHASE_BACKWARD] = "backward", [SMP_PHASE_UPDATE] = "update",
+    };
+    const uint32_t c = simulation->slowest;
     const smp_program *program = simulation->step->programs[c];
     uint32_t row[SMP_STREAMS];
-    box boxes[SMP_STREAMS] = {{0}};
-    int64_t pixel_ps = (panel_->to_ps - panel_->from_ps) / BINS;
-    number_rows(program, row);
+    const int64_t column_ps = (panel_->to_ps - panel_->from_ps) / BINS;
+    timeline t = {.stream = stream, .panel = *panel_,
+                  .column_ps = column_ps > 0 ? column_ps : 1};
+    const uint32_t n_row = number_rows(program, row);
     for (uint32_t i = 0; i < program->n_instance; i++) {
         const smp_segment *segment = &program->segments[program->order[i].segment];
-        for (uint32_t t = 0; t < segment->n_task; t++) {
-            const smp_task *task = &program->tasks[segment->task0 + t];
-            const smp_record *r = &simulation->records[c][simulation->record0[c][i] + t];
-            box *open = &boxes[task->stream];
-            if (r->end_ps <= panel_->from_ps || r->start_ps >= panel_->to_ps) {
-                continue;
+        const smp_record *records = &simulation->records[c][simulation->record0[c][i]];
+        for (uint32_t k = 0; k < segment->n_task; k++) {
+            const smp_task *task = &program->tasks[segment->task0 + k];
+            add_box(&t, row[task->stream], &records[k], shade_of(task), task->name);
+            if (task->stream == SMP_STREAM_COMPUTE) {
+                add_box(&t, ROW_PHASE, &records[k], (shade)(SHADE_FORWARD + task->phase),
+                        phases[task->phase]);
             }
-            bool joins = open->open && (r->start_ps - open->to_ps) < pixel_ps &&
-                         (open->shade == shade_of(task) || r->end_ps - r->start_ps < pixel_ps);
-            if (joins) {
-                open->to_ps = r->end_ps;
-                continue;
-            }
-            if (open->open) {
-                put_box(stream, row[task->stream], open);
-            }
-            *open = (box){r->start_ps, r->end_ps, shade_of(task), true};
         }
     }
-    for (uint32_t s = 0; s < SMP_STREAMS; s++) {
-        if (boxes[s].open) {
-            put_box(stream, row[s], &boxes[s]);
-        }
+    for (uint32_t r = 0; r < n_row; r++) {
+        put_box(&t, r);
     }
 }
 
@@ -344,8 +374,8 @@ static void write_timeline(const smp_simulation *simulation, FILE *stream)
 {
     panel panels[PANELS];
     choose_panels(simulation, panels);
-    fputs("# row, start ms, end ms, colour; blocks: whole step, first layers, start of "
-          "backward\n", stream);
+    fputs("# row, start ms, end ms, colour, name where there is room, columns; blocks: whole\n"
+          "# step, first layers, start of backward\n", stream);
     for (int p = 0; p < PANELS; p++) {
         write_panel(simulation, &panels[p], stream);
         fputs("\n\n", stream);
@@ -360,26 +390,18 @@ smp_status smp_simulation_plot_timeline(const smp_simulation *simulation, const 
         return status;
     }
     smp_arena *arena = smp_arena_create();
-    char *data_path = smp_arena_printf(arena, "%s.dat", path);
     const smp_program *program = simulation->step->programs[simulation->slowest];
-    uint32_t row[SMP_STREAMS];
-    uint32_t n = number_rows(program, row);
-    char *names = smp_arena_strdup(arena, "");
-    for (uint32_t s = 0, k = 0; s < SMP_STREAMS && k < n; s++) {
-        if (row[s] == k) {
-            names = smp_arena_printf(arena, "%s%s ", names, smp_stream_name((smp_stream)s));
-            k++;
-        }
-    }
+    char *data_path = smp_arena_printf(arena, "%s.dat", path);
     panel panels[PANELS];
     choose_panels(simulation, panels);
-    const char *args[2 + 2 * PANELS + 1] = {title_of(arena, simulation, "Timeline"), names};
+    char *windows = smp_arena_strdup(arena, "");
     for (int p = 0; p < PANELS; p++) {
-        args[2 + 2 * p] =
-            smp_arena_printf(arena, "%.9g", smp_s_from_ps(panels[p].from_ps) * 1e3);
-        args[3 + 2 * p] =
-            smp_arena_printf(arena, "%.9g", smp_s_from_ps(panels[p].to_ps) * 1e3);
+        windows = smp_arena_printf(arena, "%s%.12g %.12g ", windows,
+                                   smp_s_from_ps(panels[p].from_ps) * 1e3,
+                                   smp_s_from_ps(panels[p].to_ps) * 1e3);
     }
+    const char *const args[] = {title_of(arena, simulation, "Timeline of a step"),
+                                row_names(arena, program), windows, NULL};
     status = write_data(simulation, data_path, write_timeline, errors);
     if (status == SMP_OK) {
         status = smp_plot_run("timeline.gp", data_path, path, args, errors);

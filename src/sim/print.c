@@ -6,6 +6,7 @@
 #include "config.h"
 #endif
 
+#include "sim/peaks.h"
 #include "sim/sim.h"
 
 #include "base/numeric.h"
@@ -57,8 +58,8 @@ static void text_job(smp_text *text, const smp_simulation *simulation)
                  smp_cluster_nodes(job->cluster) == 1 ? "" : "s",
                  smp_cluster_gpus_per_node(job->cluster));
     smp_text_add(text,
-                 "%" PRIu64 " sequences of %" PRIu64 " tokens a step: data ranks %u x micro-batches %" PRIu64
-                 " x sequences %u\n",
+                 "%" PRIu64 " sequences of %" PRIu64
+                 " tokens a step: data ranks %u x micro-batches %" PRIu64 " x sequences %u\n",
                  job->batch.global_batch, job->batch.seq_len, job->data_ranks,
                  job->micro_batches, job->settings.micro_batch);
 }
@@ -140,7 +141,8 @@ static void text_memory(smp_text *text, const smp_simulation *simulation)
     smp_text_add(text, "\nMemory of a GPU at its peak%19s%8s\n", "", "%");
     for (int i = 0; i < MEMORY_PARTS; i++) {
         if (rows[i].bytes > 0) {
-            smp_text_add(text, "  %-34s%10s%8.1f\n", rows[i].title, smp_show_bytes(rows[i].bytes),
+            smp_text_add(text, "  %-34s%10s%8.1f\n", rows[i].title,
+                         smp_show_bytes(rows[i].bytes),
                          percent((double)rows[i].bytes, (double)m->peak_bytes));
         }
     }
@@ -152,7 +154,8 @@ static void text_memory(smp_text *text, const smp_simulation *simulation)
     smp_text_add(text, "  arena %s (%" PRIu64 " bytes); of it for safety across streams %s\n",
                  smp_show_bytes(m->arena_bytes), m->arena_bytes,
                  smp_show_bytes(m->safety_bytes));
-    smp_text_add(text, "  state of the precision policy: %g bytes per parameter, before sharding\n",
+    smp_text_add(text,
+                 "  state of the precision policy: %g bytes per parameter, before sharding\n",
                  m->state_bytes_per_parameter);
     if (m->host_bytes_per_node > 0) {
         smp_text_add(text, "  host memory %s a node of %s%s\n",
@@ -169,14 +172,15 @@ static void text_notes(smp_text *text, const smp_simulation *simulation)
     bool known = smp_settings_get(&simulation->job->settings, "precision", precision,
                                   sizeof precision);
     if (r->peak_flops_per_s > 0) {
-        smp_text_add(text,
-                     "\nMFU = model FLOPs / (step time x GPUs x peak), HFU the same with hardware "
-                     "FLOPs.\n"
-                     "  model FLOPs %.4g a step: nothing recomputed, causal attention by half\n"
-                     "  hardware FLOPs %.4g: those of all tasks run\n"
-                     "  peak %.4g TFLOP/s a GPU, dense %s [%s]\n",
-                     r->model_flops, r->hardware_flops, r->peak_flops_per_s * 1e-12,
-                     known ? precision : "", smp_profile_name(simulation->job->profile));
+        smp_text_add(
+            text,
+            "\nMFU = model FLOPs / (step time x GPUs x peak), HFU the same with hardware "
+            "FLOPs.\n"
+            "  model FLOPs %.4g a step: nothing recomputed, causal attention by half\n"
+            "  hardware FLOPs %.4g: those of all tasks run\n"
+            "  peak %.4g TFLOP/s a GPU, dense %s [%s]\n",
+            r->model_flops, r->hardware_flops, r->peak_flops_per_s * 1e-12,
+            known ? precision : "", smp_profile_name(simulation->job->profile));
     }
     smp_text_add(text, "Simulated %" PRIu64 " tasks in %u class%s of ranks.\n", r->tasks,
                  r->classes, r->classes == 1 ? "" : "es");
@@ -235,6 +239,7 @@ static void out_memory(smp_json_out *out, const smp_memory *m)
         smp_out_u64(out, rows[i].key, rows[i].bytes);
     }
     smp_out_end_object(out);
+    smp_out_peaks(out, m);
     smp_out_end_object(out);
 }
 
@@ -317,6 +322,7 @@ smp_status smp_simulation_print(const smp_simulation *simulation, bool json, FIL
         text_step(&text, simulation);
         text_time(&text, simulation);
         text_memory(&text, simulation);
+        smp_text_peaks(&text, &simulation->report.memory);
         text_settings(&text, &simulation->job->settings);
         text_notes(&text, simulation);
     }

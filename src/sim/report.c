@@ -31,7 +31,9 @@ void smp_job_default_batch(smp_job *job)
     enum { LONGEST = 8192, UNKNOWN = 4096 };
     if (job->batch.seq_len == 0) {
         uint64_t positions = job->model->max_positions;
-        job->batch.seq_len = positions == 0 ? UNKNOWN : positions < LONGEST ? positions : LONGEST;
+        job->batch.seq_len = positions == 0        ? UNKNOWN
+                             : positions < LONGEST ? positions
+                                                   : LONGEST;
     }
     if (job->batch.global_batch == 0) {
         uint64_t model_ranks = smp_mul(job->settings.tensor_parallel_degree,

@@ -95,8 +95,8 @@ typedef struct smp_live_point {
     uint64_t kind_bytes[SMP_KINDS]; /* on the device */
     uint64_t host_bytes;
 } smp_live_point;
-/* Calls visit for every point of class c.  An entry of a buffer lives from the start of its
- * first access to the end of its last; scope STEP from 0 to the end of the step. */
+/* Calls visit for every point of class c.  Lives are those of the memory plan (live.c);
+ * scope STEP lives from 0 to the end of the step.  The sum never exceeds the arena. */
 void smp_live_sweep(const smp_simulation *simulation, uint32_t c,
                     void (*visit)(void *context, const smp_live_point *point), void *context);
 
@@ -104,13 +104,5 @@ void smp_live_sweep(const smp_simulation *simulation, uint32_t c,
 void smp_out_settings(smp_json_out *out, const char *key, const smp_settings *settings);
 /* The report without braces: for objects of smp-sim, sweeps and plans. */
 void smp_out_report(smp_json_out *out, const smp_job *job, const smp_report *report);
-
-/* Runs gnuplot on a script of plots/ as `gnuplot -c SCRIPT ARG...`: arg 1 is `data_path`,
- * arg 2 a temporary output that becomes `path` when gnuplot succeeds, arg 3 "svg" or "png",
- * then `args` (NULL-terminated).  Without gnuplot: SMP_SYSTEM, the data file stays. */
-SMP_CHECK smp_status smp_plot_run(const char *script, const char *data_path, const char *path,
-                                  const char *const *args, smp_errors *errors);
-/* SMP_INPUT unless PATH ends in .svg or .png. */
-SMP_CHECK smp_status smp_plot_check(const char *path, smp_errors *errors);
 
 #endif

@@ -124,8 +124,8 @@ static smp_status apply_value(smp_job *job, const char *key, const char *value,
     uint64_t number = strtoull(value, &end, 10);
     if (value[0] < '0' || value[0] > '9' || *end != '\0' || number < 1 ||
         number > UINT32_MAX) {
-        return smp_fail(errors, SMP_INPUT, &where, "%s '%s': must be a whole number from 1 to %u",
-                        key, value, UINT32_MAX);
+        return smp_fail(errors, SMP_INPUT, &where,
+                        "%s '%s': must be a whole number from 1 to %u", key, value, UINT32_MAX);
     }
     *(strcmp(key, "seq_len") == 0 ? &job->batch.seq_len : &job->batch.global_batch) = number;
     return SMP_OK;
@@ -297,8 +297,8 @@ static void print_rows(sweep *s, FILE *stream)
     smp_errors_destroy(row_errors);
 }
 
-smp_status smp_sweep_print(const smp_job *job, const char *const *axes, size_t n_axis, bool json,
-                           FILE *stream, smp_errors *errors)
+smp_status smp_sweep_print(const smp_job *job, const char *const *axes, size_t n_axis,
+                           bool json, FILE *stream, smp_errors *errors)
 {
     sweep s = {.job = job, .arena = smp_arena_create(), .json = json};
     smp_status status = parse_axes(&s, axes, n_axis, errors);

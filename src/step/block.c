@@ -195,12 +195,25 @@ static uint8_t add_sum(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
     return y;
 }
 
-static uint8_t add_dropout(smp_graph *g, smp_names names, uint8_t x, uint8_t y, uint8_t mask,
-                           uint64_t elems, double rate)
+/* Of the residual's rows, or of the probabilities [batch, heads, seq, seq] of this rank. */
+static uint8_t add_dropout(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
+                           uint8_t y, uint8_t mask, uint64_t elems, uint64_t site)
 {
+    const smp_block *block = s->block;
     smp_node *node = add_node(g, SMP_OP_DROPOUT, names, x, SMP_NO_TENSOR, y, mask);
+    uint64_t rank = s->low->tensor_rank, seq = s->low->seq;
 
-    set_dims(node, elems, smp_rate_bits(rate), 0, 0, 0, 0);
+    if (site == SMP_SITE_PROBABILITIES) {
+        uint64_t square = smp_mul(seq, seq), width = smp_mul(s->heads, square);
+
+        set_dims(node, elems, smp_rate_bits(block->attention.dropout), width,
+                 smp_mul(block->attention.heads, square), rank * width, site);
+    } else {
+        uint64_t stride = smp_mul(seq, s->low->hidden);
+
+        set_dims(node, elems, smp_rate_bits(block->residual_dropout), stride, stride,
+                 s->low->sequence ? rank * elems : 0, site);
+    }
     return y;
 }
 
@@ -249,8 +262,8 @@ static uint8_t add_naive(smp_graph *g, const sizes *s, uint8_t qkv, uint8_t y)
         uint8_t dropped = TENSOR(g, "attention.dropped", elems * s->e);
         uint8_t mask = TENSOR(g, "attention.mask", elems);
 
-        p = add_dropout(g, NAMES("attention.dropout"), p, dropped, mask, elems,
-                        s->block->attention.dropout);
+        p = add_dropout(g, s, NAMES("attention.dropout"), p, dropped, mask, elems,
+                        SMP_SITE_PROBABILITIES);
     }
     for (uint32_t i = first; i < g->n_node; i++) {
         g->nodes[i].core = true;
@@ -522,13 +535,12 @@ static uint8_t add_branch_dropout(smp_graph *g, const sizes *s, bool attention, 
     if (attention) {
         y = TENSOR(g, "attention.thinned", smp_mul(elems, s->e));
         mask = TENSOR(g, "attention.out_mask", elems);
-        return add_dropout(g, NAMES("attention.out_dropout"), x, y, mask, elems,
-                           s->block->residual_dropout);
+        return add_dropout(g, s, NAMES("attention.out_dropout"), x, y, mask, elems,
+                           SMP_SITE_ATTENTION);
     }
     y = TENSOR(g, "mlp.thinned", smp_mul(elems, s->e));
     mask = TENSOR(g, "mlp.mask", elems);
-    return add_dropout(g, NAMES("mlp.dropout"), x, y, mask, elems,
-                       s->block->residual_dropout);
+    return add_dropout(g, s, NAMES("mlp.dropout"), x, y, mask, elems, SMP_SITE_MLP);
 }
 
 static void measure(const smp_lowering *low, const smp_block *block, sizes *s)

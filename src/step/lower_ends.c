@@ -222,7 +222,10 @@ static void lower_embed(smp_lowering *low)
         smp_ref mask = smp_whole(low->embed_mask, m.row_elems);
 
         task = end_task(low, "embed.dropout", SMP_OP_DROPOUT, SMP_PHASE_FORWARD);
-        set_dims(&task, m.row_elems, smp_rate_bits(low->model->embedding_dropout), 0, 0);
+        set_dims(&task, m.row_elems, smp_rate_bits(low->model->embedding_dropout),
+                 smp_mul(low->seq, low->hidden), smp_mul(low->seq, low->hidden));
+        task.dims[4] = low->sequence ? low->tensor_rank * m.row_elems : 0;
+        task.dims[5] = SMP_SITE_EMBED;
         smp_build_task(&low->build, &task,
                        (smp_access[]){ smp_reads(m.y), smp_writes(m.x), smp_writes(mask) }, 3);
     }
@@ -404,8 +407,9 @@ static void head_loss(smp_lowering *low, const chunk *c)
     smp_build_task(&low->build, &task,
                    (smp_access[]){ smp_updates(c->logits), smp_reads(targets),
                                    smp_reads(c->stats),
-                                   smp_updates((smp_ref){ low->scalars, 0, 0, 16 }) },
-                   4);
+                                   smp_updates((smp_ref){ low->scalars, 0, 0, 16 }),
+                                   smp_reads((smp_ref){ low->scalars, 0, 64, 64 }) },
+                   5);
 }
 
 static void head_matmul_grads(smp_lowering *low, const chunk *c, smp_ref d_in, bool add)

@@ -384,9 +384,10 @@ typedef struct sweep {
     uint32_t *n_alive;     /* lives, by item */
     uint16_t *touched;     /* by place: streams in the present life */
     uint32_t *last;        /* by item and stream: position + 1 of the last access */
-    uint32_t *shared;      /* items that other streams than compute touch */
-    uint32_t n_shared;
-    bool *is_shared;
+    uint32_t *newest;      /* by item: the greatest of its `last` */
+    uint64_t *recent;      /* bits: items accessed inside the window */
+    uint64_t *shared;      /* bits: items that other streams than compute touch */
+    uint64_t *in_space[SMP_SPACES]; /* bits: items by space */
     uint32_t *first;       /* by walked instance: its first position */
     uint32_t old;          /* positions before are older than the window */
     uint64_t total_bytes;
@@ -442,23 +443,32 @@ static void end_life(planning *p, sweep *s, const struct life *life)
     }
 }
 
+/* Have all accesses to the item inside the window happened, by this clock? */
+static bool is_done(const sweep *s, uint32_t item, const uint32_t *clock)
+{
+    const uint32_t *last = s->last + (size_t)item * s->n_stream;
+    for (uint32_t q = 0; q < s->n_stream; q++) {
+        if (last[q] > clock[q] && last[q] > s->old) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* A stream touches item i for the first time in a life: which others are not done with? */
 static void check_others(planning *p, sweep *s, uint32_t i, uint32_t stream,
                          const uint32_t *clock)
 {
-    bool some = stream == s->compute; /* what only compute touches is in order there */
-    uint32_t n = some ? s->n_shared : p->n_item;
     uint64_t *bits = row(p, p->conflict, i);
-    for (uint32_t k = 0; k < n; k++) {
-        uint32_t other = some ? s->shared[k] : k;
-        if (other == i || bit(bits, other) || p->items[other].space != p->items[i].space) {
-            continue;
+    const uint64_t *in_space = s->in_space[p->items[i].space];
+    for (uint32_t w = 0; w < p->words; w++) {
+        uint64_t left = s->recent[w] & in_space[w] & ~bits[w];
+        if (stream == s->compute) { /* what only compute touches is in order there */
+            left &= s->shared[w];
         }
-        const uint32_t *last = s->last + (size_t)other * s->n_stream;
-        for (uint32_t q = 0; q < s->n_stream; q++) {
-            if (last[q] > clock[q] && last[q] > s->old) {
+        for (uint32_t other = 64 * w; left != 0; other++, left >>= 1) {
+            if ((left & 1) != 0 && other != i && !is_done(s, other, clock)) {
                 set_bit(bits, other);
-                break;
             }
         }
     }
@@ -483,11 +493,12 @@ static void sweep_task(planning *p, sweep *s, const smp_task *task, uint32_t ins
             s->touched[place] = (uint16_t)(s->touched[place] | 1u << stream);
             check_others(p, s, i, stream, clock);
         }
-        if (stream != s->compute && !s->is_shared[i]) {
-            s->is_shared[i] = true;
-            s->shared[s->n_shared++] = i;
+        if (stream != s->compute) {
+            set_bit(s->shared, i);
         }
+        set_bit(s->recent, i);
         s->last[(size_t)i * s->n_stream + stream] = position + 1;
+        s->newest[i] = position + 1;
     }
 }
 
@@ -502,12 +513,27 @@ static void start_sweep(planning *p, sweep *s)
     s->n_alive = SMP_ARENA_ARRAY(p->scratch, n_item, uint32_t);
     s->touched = SMP_ARENA_ARRAY(p->scratch, p->n_place, uint16_t);
     s->last = SMP_ARENA_ARRAY(p->scratch, n_item * s->n_stream, uint32_t);
-    s->shared = SMP_ARENA_ARRAY(p->scratch, n_item, uint32_t);
-    s->is_shared = SMP_ARENA_ARRAY(p->scratch, n_item, bool);
+    s->newest = SMP_ARENA_ARRAY(p->scratch, n_item, uint32_t);
+    s->recent = SMP_ARENA_ARRAY(p->scratch, p->words, uint64_t);
+    s->shared = SMP_ARENA_ARRAY(p->scratch, p->words, uint64_t);
+    for (uint32_t space = 0; space < SMP_SPACES; space++) {
+        s->in_space[space] = SMP_ARENA_ARRAY(p->scratch, p->words, uint64_t);
+    }
     for (uint32_t i = 0; i < p->n_item; i++) {
         p->items[i].first = NONE;
+        set_bit(s->in_space[p->items[i].space], i);
     }
     start_totals(p, s);
+}
+
+static void move_window(const planning *p, sweep *s, uint32_t w)
+{
+    s->old = w < WINDOW ? 0 : s->first[w - WINDOW];
+    for (uint32_t i = 0; i < p->n_item; i++) {
+        if (s->newest[i] <= s->old) {
+            s->recent[i / 64] &= ~((uint64_t)1 << (i % 64));
+        }
+    }
 }
 
 static void note_peak(planning *p, const sweep *s)
@@ -533,7 +559,7 @@ static void sweep_lives(planning *p)
     for (uint32_t w = 0; w < p->n_walk; w++) {
         const smp_segment *segment = &program->segments[program->order[p->walk[w]].segment];
         s.first[w] = position;
-        s.old = w < WINDOW ? 0 : s.first[w - WINDOW];
+        move_window(p, &s, w);
         for (uint32_t t = 0; t < segment->n_task; t++, position++) {
             for (; next < p->n_life && p->lives[next].start == position; next++) {
                 begin_life(p, &s, &p->lives[next]);

@@ -21,11 +21,12 @@ static uint64_t gcd(uint64_t a, uint64_t b)
     return a;
 }
 
-static bool block_alike(const smp_program *program, const smp_blocks *blocks, uint32_t b,
-                        uint32_t turns)
+/* Turns may be counted by several counters; each must move evenly from block to block. */
+static bool block_alike(const smp_program *program, const smp_blocks *blocks, uint32_t b)
 {
     uint32_t n = blocks->first[2] - blocks->first[1];
     const smp_instance *one = program->order + blocks->first[1];
+    const smp_instance *two = program->order + blocks->first[2];
     const smp_instance *other = program->order + blocks->first[b];
     if (blocks->first[b + 1] - blocks->first[b] != n) {
         return false;
@@ -33,21 +34,43 @@ static bool block_alike(const smp_program *program, const smp_blocks *blocks, ui
     for (uint32_t i = 0; i < n; i++) {
         if (other[i].segment != one[i].segment || other[i].layer != one[i].layer ||
             other[i].micro_batch - one[i].micro_batch != b - 1 ||
-            other[i].turn - one[i].turn != (b - 1) * turns) {
+            other[i].turn - one[i].turn != (b - 1) * (two[i].turn - one[i].turn)) {
             return false;
         }
     }
     return true;
 }
 
-static uint32_t ring_period(const smp_program *program, uint32_t turns)
+/* Least common multiple of `period` and the blocks after which the rings that the segment
+ * uses are back at the same slot, when the turn moves by `turns` a block. */
+static uint64_t segment_period(const smp_program *program, const smp_segment *segment,
+                               uint32_t turns, uint64_t period)
+{
+    for (uint32_t t = segment->task0; t < segment->task0 + segment->n_task; t++) {
+        const smp_task *task = &program->tasks[t];
+        for (uint32_t a = task->access0; a < task->access0 + task->n_access; a++) {
+            const smp_buffer *buffer = &program->buffers[program->accesses[a].buffer];
+            if (buffer->index == SMP_INDEX_TURN && buffer->slots > 0) {
+                uint64_t own = buffer->slots / gcd(buffer->slots, turns);
+                period = smp_mul(period / gcd(period, own), own);
+            }
+        }
+    }
+    return period;
+}
+
+static uint32_t ring_period(const smp_program *program, const smp_blocks *blocks,
+                            smp_arena *arena)
 {
     uint64_t period = 1;
-    for (uint32_t b = 0; b < program->n_buffer; b++) {
-        const smp_buffer *buffer = &program->buffers[b];
-        if (buffer->index == SMP_INDEX_TURN && buffer->slots > 0) {
-            uint64_t own = buffer->slots / gcd(buffer->slots, turns);
-            period = smp_mul(period / gcd(period, own), own);
+    uint32_t *seen = SMP_ARENA_ARRAY(arena, program->n_segment, uint32_t); /* turns + 1 */
+    for (uint32_t i = blocks->first[1]; i < blocks->first[2]; i++) {
+        const smp_instance *it = &program->order[i];
+        const smp_instance *next = it + (blocks->first[2] - blocks->first[1]);
+        uint32_t turns = next->turn - it->turn;
+        if (seen[it->segment] != turns + 1) {
+            seen[it->segment] = turns + 1;
+            period = segment_period(program, &program->segments[it->segment], turns, period);
         }
     }
     return period > UINT32_MAX ? UINT32_MAX : (uint32_t)period;
@@ -68,11 +91,12 @@ void smp_blocks_find(const smp_program *program, smp_arena *arena, smp_blocks *b
     if (n < 4) {
         return;
     }
-    uint32_t turns = program->order[first[2]].turn - program->order[first[1]].turn;
     for (uint32_t b = 2; b + 1 < n && blocks_p->regular; b++) {
-        blocks_p->regular = block_alike(program, blocks_p, b, turns);
+        blocks_p->regular = block_alike(program, blocks_p, b);
     }
-    blocks_p->period = ring_period(program, turns);
+    if (blocks_p->regular) {
+        blocks_p->period = ring_period(program, blocks_p, arena);
+    }
 }
 
 uint32_t smp_place_count(const smp_buffer *buffer)

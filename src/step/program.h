@@ -80,7 +80,7 @@ typedef enum smp_op_class {
     X(ACTIVATION_GRAD, "activation_grad", MEMORY, "r dy, r x, w dx; elements, smp_activation") \
     X(GATED, "gated", MEMORY, "r gate_up, w y; tokens, ffn, smp_activation: y = act(gate) * up") \
     X(GATED_GRAD, "gated_grad", MEMORY, "r dy, r gate_up, w dgate_up; tokens, ffn, smp_activation") \
-    X(DROPOUT, "dropout", MEMORY, "r x, w y, w mask; elements, rate / 2^-32: one byte of mask an element") \
+    X(DROPOUT, "dropout", MEMORY, "r x, w y, w mask; elements, rate / 2^-32, width, stride, first, site: one byte of mask an element; element i is number first + i / width * stride + i % width of the micro-batch over the tensor group, stride the elements of one sequence; site tells the dropouts of a layer apart") \
     X(DROPOUT_GRAD, "dropout_grad", MEMORY, "r dy, r mask, w dx; elements, rate / 2^-32") \
     X(ADD, "add", MEMORY, "r a, r b, w y; elements") \
     X(COPY, "copy", MEMORY, "r x, w y; elements") \
@@ -88,7 +88,7 @@ typedef enum smp_op_class {
     X(CAST, "cast", MEMORY, "r x, w y; elements: from dtype2 to dtype") \
     X(FILL, "fill", MEMORY, "w y; elements: zero") \
     X(LOSS, "loss", MEMORY, "r logits, r targets, w stats[tokens, 3]; logits are scaled and capped as the model says; tokens, vocab of the rank, first token, true vocab: maximum, sum of exponentials and target logit over the rank's part; targets of all micro-batches, the instance's are used") \
-    X(LOSS_GRAD, "loss_grad", MEMORY, "a logits, r targets, r stats[parts, tokens, 3], a loss; tokens, vocab of the rank, first token, true vocab, parts, tokens that the loss is a mean over: logits become their gradient in place") \
+    X(LOSS_GRAD, "loss_grad", MEMORY, "a logits, r targets, r stats[parts, tokens, 3], a loss, r scalars (the loss scale); tokens, vocab of the rank, first token, true vocab, parts, tokens that the loss is a mean over: logits become their gradient in place") \
     X(SQUARES, "squares", MEMORY, "r gradient, a sum; elements, unit, first element in the unit: adds sum of squares (each over smp_unit_param.copies) and overflow flag") \
     X(SCALARS, "scalars", MEMORY, "r sum, a scalars; 1: clip factor, loss scale, step count, on the device") \
     X(ADAMW, "adamw", MEMORY, "a parameter, r gradient, a m, a v, r scalars; elements, unit, first element in the unit: update selected by the overflow flag; gradient in dtype2") \
@@ -108,6 +108,9 @@ typedef struct smp_op_info {
     const char *doc;
 } smp_op_info;
 const smp_op_info *smp_op_info_of(smp_op op);
+
+/* Where dropout stands in a layer (probabilities: inside attention, fused or not). */
+enum { SMP_SITE_PROBABILITIES, SMP_SITE_ATTENTION, SMP_SITE_MLP, SMP_SITE_EMBED };
 
 /* What a norm of q and k is over, and which weights it has. */
 typedef enum smp_qk_form {

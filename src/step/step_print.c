@@ -93,14 +93,15 @@ static void print_comms(struct page *page, const smp_program *program)
     for (uint32_t c = 0; c < program->n_comm; c++) {
         const smp_comm *comm = &program->comms[c];
         const smp_placement *at = &comm->placement;
+        page->indent = 14;
         put(page, "  %-12s %-14s %5u ranks on %u node%s", comm->name,
             smp_group_name(comm->group), comm->ranks, at->nodes, at->nodes == 1 ? "" : "s");
-        put(page, at->least_per_node == at->most_per_node ? ", %u a node" : ", %u or less a node",
-            at->most_per_node);
-        put(page, ", every %u. rank", at->stride);
+        bool even = at->least_per_node == at->most_per_node;
+        put(page, even ? ", %u a node" : ", %u or less a node", at->most_per_node);
+        put(page, at->stride == 1 ? ", side by side" : ", %u ranks apart", at->stride);
         if (at->nodes > 1) {
-            put(page, ", %u group%s share%s a node's network", at->sharers,
-                at->sharers == 1 ? "" : "s", at->sharers == 1 ? "s" : "");
+            put(page, at->sharers == 1 ? ", alone on its network" : ", %u share the network",
+                at->sharers);
         }
         new_line(page);
     }
@@ -165,7 +166,7 @@ static void print_space(struct page *page, const smp_program *program, smp_space
         }
         if (!any) {
             heading(page, titles[space]);
-            put(page, "  %-28s %-10s %10s  %-13s %-8s  %s", "name", "kind", "an entry",
+            put(page, "  %-22s %-10s %10s  %-12s %-8s  %s", "name", "kind", "an entry",
                 "entries", "lives", "address");
             new_line(page);
         }
@@ -173,8 +174,8 @@ static void print_space(struct page *page, const smp_program *program, smp_space
         entries_text(buffer, entries);
         (void)snprintf(bytes, sizeof bytes, "%s",
                        space == SMP_SPACE_TOKEN ? "-" : smp_show_bytes(buffer->bytes));
-        page->indent = 80;
-        put(page, "  %-28.48s %-10s %10s  %-13s %-8s  ", buffer->name,
+        page->indent = 71;
+        put(page, "  %-22s %-10s %10s  %-12s %-8s  ", buffer->name,
             smp_kind_name(buffer->kind), bytes, entries, scope_text(buffer->scope));
         print_where(page, program, buffer);
         new_line(page);
@@ -214,7 +215,8 @@ static void print_task(struct page *page, const smp_program *program, uint32_t n
                        (unsigned long long)task->dims[d]);
     }
     page->indent = 10;
-    put(page, "  %3u  %-24s %-14s ", number, task->name, smp_op_info_of((smp_op)task->op)->name);
+    put(page, "  %3u  %-24s %-14s ", number, task->name,
+        smp_op_info_of((smp_op)task->op)->name);
     put(page, "%s  ", dims);
     put(page, task->dtype == task->dtype2 ? "%s" : "%s/%s",
         smp_dtype_name((smp_dtype)task->dtype), smp_dtype_name((smp_dtype)task->dtype2));
@@ -273,7 +275,8 @@ static void print_segments(struct page *page, const smp_program *program, smp_ar
 {
     struct occurrence *seen =
         SMP_ARENA_ARRAY(scratch, (size_t)program->n_pattern, struct occurrence);
-    heading(page, "Segments (task, operation, sizes, types, stream; operands; what waits for what)");
+    heading(page, "Segments (task, operation, sizes, types, stream; operands; what waits for "
+                  "what)");
     for (uint32_t s = 0; s < program->n_segment; s++) {
         const smp_segment *segment = &program->segments[s];
         uint32_t n = 0;
@@ -345,11 +348,10 @@ static void print_instances(struct page *page, const smp_program *program, uint3
             put(page, step == 0 ? " (" : " (layer %+d each: ", step);
         }
         for (uint32_t k = 0; k < best; k++) {
-            put(page, k + 1 < best ? "%s %u, " : "%s %u",
-                program->segments[program->order[i + k].segment].name,
-                program->order[i + k].layer);
+            const char *after = k + 1 < best ? ", " : times > 1 ? "); " : "; ";
+            put(page, "%s %u%s", program->segments[program->order[i + k].segment].name,
+                program->order[i + k].layer, after);
         }
-        put(page, times > 1 ? "); " : "; ");
         i += best * times;
     }
 }
@@ -428,7 +430,8 @@ smp_status smp_step_print(const smp_step *step, FILE *stream, smp_errors *errors
             put(&page, " and the %u that behave alike", program->count - 1);
         }
         put(&page, " (class %u of %u): %llu micro-batch%s", c + 1, step->n_program,
-            (unsigned long long)program->micro_batches, program->micro_batches == 1 ? "" : "es");
+            (unsigned long long)program->micro_batches,
+            program->micro_batches == 1 ? "" : "es");
         new_line(&page);
         print_program(&page, program);
     }

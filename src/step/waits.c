@@ -169,9 +169,14 @@ static void derive_all(deriving *d, uint32_t *start, uint64_t *hash)
     }
 }
 
-static smp_status check_places(const smp_program *program, smp_errors *errors)
+/* Blocks alike have the same layers, so the second stands for the rest of the middle. */
+static smp_status check_places(const smp_program *program, const smp_blocks *blocks,
+                               smp_errors *errors)
 {
     for (uint32_t i = 0; i < program->n_instance; i++) {
+        if (blocks->regular && i == blocks->first[2]) {
+            i = blocks->first[blocks->n - 1];
+        }
         const smp_instance *it = &program->order[i];
         const smp_segment *segment = &program->segments[it->segment];
         for (uint32_t t = segment->task0; t < segment->task0 + segment->n_task; t++) {
@@ -208,13 +213,14 @@ static void keep(deriving *d)
 
 smp_status smp_program_derive_waits(smp_program *program, smp_errors *errors)
 {
-    smp_status status = check_places(program, errors);
-    if (status != SMP_OK) {
-        return status;
-    }
     smp_arena *scratch = smp_arena_create();
     deriving d = {.program = program};
     smp_blocks_find(program, scratch, &d.blocks);
+    smp_status status = check_places(program, &d.blocks, errors);
+    if (status != SMP_OK) {
+        smp_arena_destroy(scratch);
+        return status;
+    }
     d.order = smp_order_create(program, scratch);
     derive_all(&d, SMP_ARENA_ARRAY(scratch, (size_t)d.blocks.n + 1, uint32_t),
                SMP_ARENA_ARRAY(scratch, (size_t)d.blocks.n + 1, uint64_t));

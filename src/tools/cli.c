@@ -316,8 +316,8 @@ smp_status cli_parse(const cli_program *program, int argc, char **argv, void *fi
         } else if (!only_operands && argument[0] == '-' && argument[1]) {
             status = take_short(&p, argument);
         } else if (operands->count == program->max_operands) {
-            status = smp_fail(errors, SMP_INPUT, NULL, "unexpected argument '%.200s'; see --help",
-                              argument);
+            status = smp_fail(errors, SMP_INPUT, NULL,
+                              "unexpected argument '%.200s'; see --help", argument);
         } else {
             list_add(operands, argument);
         }

@@ -31,7 +31,7 @@ typedef struct cli_option {
     char letter;          /* short form, 0: none */
     cli_kind kind;
     const char *argument; /* placeholder in the help; NULL: takes none */
-    size_t offset;        /* of the field: bool, const char *, uint32_t, uint64_t, double, cli_list */
+    size_t offset; /* of the field: bool, const char *, uint32_t, uint64_t, double, cli_list */
     const char *help;
 } cli_option;
 

@@ -12,6 +12,7 @@ typedef struct options {
     cli_job job;
     cli_list sweep;
     bool json, describe, ranks, program, explain, verify;
+    const char *allocation;
     const char *trace, *memory_plot, *timeline_plot;
 } options;
 
@@ -30,6 +31,8 @@ static const cli_option table[] = {
     CLI_FLAG("program", 0, options, program, "the step program, task by task"),
     CLI_FLAG("verify", 0, options, verify,
              "prove that no two tasks conflict and no rank can deadlock"),
+    CLI_TEXT("allocation", 0, "SIZE", options, allocation,
+             "which tensor an allocation of this size is: 2GiB, 1.5e9, 34359738368"),
     CLI_HEADING("Files"),
     CLI_TEXT("trace", 't', "FILE", options, trace,
              "Chrome trace JSON: open it in ui.perfetto.dev; - is standard output"),
@@ -49,10 +52,11 @@ static const char *const usage[] = {
 
 static const char *const examples[] = {
     "smp-sim --model Llama-3.1-8B --cluster dgx-h100 --nodes 1 --seq-len 8192",
-    "smp-sim plan.json --set checkpointing=none        # what if nothing is recomputed?",
-    "smp-sim plan.json --sweep micro_batch=1,2,4 --sweep tensor_parallel_degree=1,2,4,8",
+    "smp-sim plan.json --set checkpointing=none   # recompute nothing",
+    "smp-sim plan.json --sweep micro_batch=1,2,4 --sweep loss_chunks=1,8",
     "smp-sim plan.json --trace trace.json --memory-plot memory.svg",
-    "smp-sim plan.json --explain                       # which figures this rests on",
+    "smp-sim plan.json --explain                  # which figures it rests on",
+    "smp-sim plan.json --allocation 31.32GiB      # which tensor is that?",
     "smp-sim --model gpt2 --describe --json",
     NULL
 };
@@ -133,17 +137,21 @@ static smp_status report(const options *o, const smp_job *job, const smp_step *s
 {
     smp_simulation *simulation = NULL;
     smp_status status = smp_simulate(job, step, errors, &simulation);
+    if (status != SMP_OK) {
+        return status;
+    }
+    /* A file that cannot be named so is told before anything is printed; one that cannot be
+     * written (a full disk, no gnuplot) does not cost the report. */
     bool trace_only = o->trace && o->trace[0] == '-' && o->trace[1] == '\0';
-    if (status == SMP_OK && !trace_only) {
+    smp_status files = write_files(o, simulation, errors);
+    if (files != SMP_INPUT && !trace_only) {
         status = smp_simulation_print(simulation, o->json, stdout, errors);
+        if (status == SMP_OK && o->explain && !o->json) {
+            putchar('\n');
+            status = smp_simulation_explain(simulation, stdout, errors);
+        }
     }
-    if (status == SMP_OK && o->explain && !o->json && !trace_only) {
-        putchar('\n');
-        status = smp_simulation_explain(simulation, stdout, errors);
-    }
-    if (status == SMP_OK) {
-        status = write_files(o, simulation, errors);
-    }
+    status = status == SMP_OK ? files : status;
     smp_simulation_destroy(simulation);
     return status;
 }
@@ -155,10 +163,13 @@ static smp_status lower_and_show(const options *o, const smp_job *job, smp_error
     if (status == SMP_OK && o->verify) {
         status = smp_step_verify(step, errors);
         if (status == SMP_OK && !o->json && !o->program) {
-            puts("Verified: conflicting accesses are ordered, communicators agree, no deadlock.\n");
+            puts("Verified: conflicting accesses are ordered, communicators agree, no "
+                 "deadlock.\n");
         }
     }
-    if (status == SMP_OK) {
+    if (status == SMP_OK && o->allocation) {
+        status = smp_allocation_print(job, step, o->allocation, o->json, stdout, errors);
+    } else if (status == SMP_OK) {
         status = o->program ? smp_step_print(step, stdout, errors)
                             : report(o, job, step, errors);
     }

@@ -42,6 +42,12 @@ static inline smp_profile *read_profile(const smp_cluster *cluster)
     return profile;
 }
 
+/* What the formulas say by themselves. */
+static inline void forget_fits(smp_profile *profile)
+{
+    memset(profile->fits, 0, sizeof profile->fits);
+}
+
 /* A copy of `text` with the first `old` replaced; heap memory. */
 static inline char *replaced(const char *text, const char *old, const char *with)
 {

@@ -70,7 +70,7 @@ static void samples_and_fits(void **state)
 {
     (void)state;
     smp_errors *errors = smp_errors_create();
-    smp_profile *a = read_named("h100-sxm");
+    smp_profile *a = read_named("l40s");
     char *text = replaced(a->text, "\"title\"", measured);
     smp_profile *b = NULL;
     assert_int_equal(smp_profile_parse(text, strlen(text), "p.json", "p", errors, &b), SMP_OK);
@@ -98,10 +98,10 @@ static void single_problems(void **state)
         {"\"form\": \"ramp\"", "\"form\": 3", "form"},
         {"\"fp32\"", "\"fp33\"", "fp32"},
         {"\"compute_capability\": ", "\"compute_capability\": -", "compute_capability"},
-        {"\"multiprocessors\": 132", "\"multiprocessors\": 0", "multiprocessors"},
+        {"\"multiprocessors\": 142", "\"multiprocessors\": 0", "multiprocessors"},
         {"\"matmul\": {", "\"matmul\": {\"unit\": 1, ", "unit"}};
     (void)state;
-    smp_profile *a = read_named("h100-sxm");
+    smp_profile *a = read_named("l40s");
     char *good = replaced(a->text, "\"title\"", measured);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         smp_errors *errors = smp_errors_create();

@@ -22,6 +22,7 @@ static void machine_open(machine *m, const char *name)
     memset(m, 0, sizeof *m);
     m->cluster = read_cluster(name);
     m->profile = read_profile(m->cluster);
+    forget_fits(m->profile);
     m->comm = (smp_comm){.name = "shard", .group = SMP_GROUP_SHARD, .ranks = 8,
                          .placement = {8, 1, 8, 8, 1, 0}};
     m->program.comms = &m->comm;

@@ -63,8 +63,8 @@ static smp_mesh *draw(uint64_t seed)
 static bool differs_only_where_allowed(smp_group group, const smp_coords *a,
                                        const smp_coords *b)
 {
-    static const char *const allowed[SMP_GROUPS] = {"t", "c", "cs", "e", "r", "er", "tcse",
-                                                    "tcser"};
+    static const char *const allowed[SMP_GROUPS] = {"t", "c", "cs", "e", "r", "er", "cs",
+                                                    "tcse", "tcser"};
     static const char letters[] = "tcser";
 
     for (int i = 0; i < (int)SMP_AXES; i++) {

@@ -203,6 +203,15 @@ static void v2_files_are_read(void **state)
     read_ok("{\"smdistributed\": {\"modelparallel\": {\"enabled\": true, \"parameters\":"
             " {\"tensor_parallel_degree\": 8}}}}", &s);
     assert_int_equal(s.tensor_parallel_degree, 8);
+    read_ok("{\"expert_parallel_degree\": 2, \"moe\": {\"moe_load_balancing\": \"aux_loss\","
+            " \"random_seed\": 7, \"moe_aux_loss_coeff\": 0.01, \"imbalance\": 1.5,"
+            " \"global_token_shuffle\": true, \"moe_all_to_all_dispatcher\": false}}", &s);
+    assert_int_equal(s.moe_load_balancing, SMP_BALANCING_AUX_LOSS);
+    assert_int_equal(s.random_seed, 7);
+    value_is(&s, "moe_aux_loss_coeff", "0.01");
+    value_is(&s, "imbalance", "1.5");
+    assert_true(s.global_token_shuffle && !s.moe_all_to_all_dispatcher);
+    assert_null(s.origin[SMP_KEY_IMBALANCE].path);
 }
 
 static void wrong_files_are_refused(void **state)
@@ -227,6 +236,10 @@ static void wrong_files_are_refused(void **state)
     read_fails("{\"parameters\": {}, \"mpi\": {}}", 1, "mpi: unknown beside parameters");
     read_fails("", 1, "smp.json");
     read_fails("{\"offload\": true, \"offload\": true}", 1, "offload");
+    read_fails("{\"imbalance\": 0.5}", 1, "imbalance 0.5: must be a number: 1 or more");
+    read_fails("{\"moe\": 1}", 1, "must be an object with the keys of MoEConfig");
+    read_fails("{\"moe\": {\"offload\": true}}", 1, "offload: is no key of moe");
+    read_fails("{\"random_seed\": 1, \"moe\": {\"random_seed\": 1}}", 1, "given twice");
 }
 
 static void v1_files_are_translated(void **state)
@@ -327,6 +340,10 @@ static void draw(smp_settings *s, uint64_t seed, smp_errors *errors)
         {"prefetch", "backward_pre", "backward_post", "none", "none", "none"},
         {"rank_order", "cluster", "spread", "replica,expert,shard,context,tensor", "TDP",
          "PTD"},
+        {"expert_layout", "orthogonal", "nested", "nested", "orthogonal", "nested"},
+        {"moe_load_balancing", "sinkhorn", "aux_loss", "balanced", "none", "aux_loss"},
+        {"capacity_policy", "probs", "position", "probs", "position", "position"},
+        {"moe_statistics", "local", "data", "data", "local", "data"},
     };
     size_t n;
     const smp_setting_info *table = smp_settings_table(&n);
@@ -343,6 +360,8 @@ static void draw(smp_settings *s, uint64_t seed, smp_errors *errors)
                      ? (r[1] % 2 == 0 ? "true" : "false") : "");
         if (smp_key_kind((smp_key)i) == SMP_SETTING_INTEGER) {
             snprintf(text, sizeof(text), "%u", 1 + r[1] % 1000);
+        } else if (smp_key_kind((smp_key)i) == SMP_SETTING_NUMBER) {
+            snprintf(text, sizeof(text), "%.17g", 1 + r[1] / 4294967296.0);
         }
         for (size_t w = 0; w < sizeof(words) / sizeof(words[0]); w++) {
             if (strcmp(words[w][0], table[i].key) == 0) {

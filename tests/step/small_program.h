@@ -10,6 +10,8 @@
 #include "base/numeric.h"
 #include "step/order.h"
 
+#include <string.h>
+
 enum { SMALL_MOST = 4096 };
 
 /* An empty program with room for SMALL_MOST of everything. */
@@ -129,7 +131,10 @@ static inline void small_random_task(smp_program *p, small_random *r, uint32_t n
 }
 
 /* What each 256 bytes of each place hold, place by place: nothing shares yet. */
-typedef struct small_contents { uint64_t key[16][64 * 8]; bool known[16][64 * 8]; } small_contents;
+typedef struct small_contents {
+    uint64_t key[16][64 * 8];
+    bool known[16][64 * 8];
+} small_contents;
 
 /* Turns reads of what was not written as the same entry into writes; true if any. */
 static inline bool small_repair_once(smp_program *p)

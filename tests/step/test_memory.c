@@ -6,7 +6,7 @@
  */
 #include "tests/check.h"
 
-#include "small_program.h"
+#include "tests/step/small_program.h"
 
 static smp_errors *errors;
 
@@ -223,7 +223,8 @@ static bool every_conflict_is_ordered(const smp_program *p)
     for (uint32_t u = 0; u < n_use; u++) {
         for (uint32_t v = u + 1; v < n_use; v++) {
             uint32_t i = uses[u].position, j = uses[v].position;
-            if (i != j && (uses[u].writes || uses[v].writes) && overlap(&uses[u], &uses[v], p) &&
+            bool conflict = i != j && (uses[u].writes || uses[v].writes);
+            if (conflict && overlap(&uses[u], &uses[v], p) &&
                 (reach[j][i / 64] >> (i % 64) & 1) == 0) {
                 return false;
             }
@@ -408,5 +409,9 @@ int main(void)
         cmocka_unit_test(middle_micro_batches_repeat),
         cmocka_unit_test(absurd_sizes_are_refused),
     };
+    const char *filter = getenv("SMP_TEST_FILTER");
+    if (filter != NULL) {
+        cmocka_set_test_filter(filter);
+    }
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -11,6 +11,7 @@
 
 #include "base/numeric.h"
 #include "model/model.h"
+#include "sim/peaks.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -209,10 +210,11 @@ static void put_nearest(const smp_plan *plan, FILE *stream)
     fprintf(stream, "    peak %s of %s, of which %.3g %% must stay free\n",
             smp_show_bytes(memory->peak_bytes), smp_show_bytes(memory->capacity_bytes),
             100 * plan->options.margin_frac);
-    if (memory->host_bytes_per_node > memory->host_capacity_bytes) {
-        fprintf(stream, "    host memory %s per node of %s\n",
-                smp_show_bytes(memory->host_bytes_per_node),
-                smp_show_bytes(memory->host_capacity_bytes));
+    const smp_moment moment = smp_peaks_most(memory, true);
+    if (memory->peaks[moment].host_bytes_per_node > memory->host_capacity_bytes) {
+        fprintf(stream, "    host memory %s per node of %s (%s)\n",
+                smp_show_bytes(memory->peaks[moment].host_bytes_per_node),
+                smp_show_bytes(memory->host_capacity_bytes), smp_moment_title(moment));
     }
     if (plan->fitting_gpus > 0) {
         fprintf(stream, "The smallest number of such GPUs that fits is %u.\n",

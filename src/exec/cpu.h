@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private to the cpu device: the operations, and reading and writing of stored numbers.
+ *
+ * Everything is computed in fp32; bf16 and fp16 are storage.  A kernel works on rows: a row in
+ * fp32 is used where it lies, a row in 16 bits goes through the caller's scratch row.
+ */
+#ifndef SMP_EXEC_CPU_H
+#define SMP_EXEC_CPU_H
+
+#include "exec/device.h"
+#include "exec/store.h"
+
+/* What a kernel knows: the rank, the task with its operands, and constants of the device. */
+typedef struct smp_cpu {
+    const smp_rank *rank;
+    const float *cosines, *sines; /* [seq, rotated / 2], or NULL */
+    uint64_t rope_pairs;
+} smp_cpu;
+
+typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
+
+#define SMP_CPU_KERNELS(X)                                                                    \
+    X(EMBED, embed) X(EMBED_GRAD, embed_grad) X(POSITION, position)                           \
+    X(POSITION_GRAD, position_grad) X(MATMUL, matmul) X(MATMUL_DX, matmul_dx)                 \
+    X(MATMUL_DW, matmul_dw) X(NORM, norm) X(NORM_GRAD, norm_grad) X(QK_NORM, qk_norm)         \
+    X(QK_NORM_GRAD, qk_norm_grad) X(BIAS, bias) X(BIAS_GRAD, bias_grad) X(ROPE, rope)         \
+    X(ROPE_GRAD, rope_grad) X(ATTENTION, attention) X(ATTENTION_GRAD, attention_grad)         \
+    X(SCORES, scores) X(SOFTMAX, softmax) X(SOFTMAX_GRAD, softmax_grad) X(VALUES, values)     \
+    X(VALUES_GRAD, values_grad) X(SCORES_GRAD, scores_grad) X(ACTIVATION, activation)         \
+    X(ACTIVATION_GRAD, activation_grad) X(GATED, gated) X(GATED_GRAD, gated_grad)             \
+    X(DROPOUT, dropout) X(DROPOUT_GRAD, dropout_grad) X(ADD, add) X(COPY, copy)               \
+    X(ACCUMULATE, accumulate) X(CAST, cast) X(FILL, fill) X(LOSS, loss)                       \
+    X(LOSS_GRAD, loss_grad) X(SQUARES, squares) X(SCALARS, scalars) X(ADAMW, adamw)           \
+    X(SGD, sgd) X(STORE, copy) X(LOAD, copy)
+
+#define SMP_CPU_DECLARE_(OP, name) smp_kernel smp_cpu_##name;
+SMP_CPU_KERNELS(SMP_CPU_DECLARE_)
+#undef SMP_CPU_DECLARE_
+
+/* ---- products (cpu_matmul.c) ---- */
+
+/* A matrix in memory as it is stored: `ld` elements from row to row. */
+typedef struct smp_matrix { const void *data; smp_dtype dtype; uint64_t ld; } smp_matrix;
+/* c[m,n] = or += op(a) op(b), row major; op(a) is [m,k]. */
+void smp_product(bool a_transposed, bool b_transposed, uint64_t m, uint64_t n, uint64_t k,
+                 float factor, smp_matrix a, smp_matrix b, bool add, void *c, smp_dtype dtype,
+                 uint64_t ldc);
+
+/* ---- elementary functions ---- */
+
+/* e^x within 2 units in the last place; a loop over it becomes vector code.  Cody and Waite's
+ * reduction; the polynomial is Cephes' expf. */
+static inline float smp_expf(float x)
+{
+    union { float f; int32_t i; } power;
+    float n, r, p;
+
+    x = x < -87.0f ? -87.0f : x;
+    x = x > 88.0f ? 88.0f : x;
+    n = x * 1.44269504f + 12582912.0f; /* rounds to an integer in the low bits */
+    n -= 12582912.0f;
+    r = x - n * 0.693359375f;
+    r -= n * -2.12194440e-4f;
+    p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    power.i = ((int32_t)n + 127) * (1 << 23);
+    return p * power.f;
+}
+
+/* Scale of the logits of attention: the model's, or 1 / sqrt(head_dim). */
+float smp_attention_scale(const smp_block *block, uint64_t head_dim);
+
+/* ---- dropout ---- */
+
+/* A uniform word for element `index` of site `site`, layer and sample of a step.  It depends on
+ * no degree of parallelism. */
+typedef struct smp_dice { uint64_t seed, high; } smp_dice;
+smp_dice smp_dice_of(const smp_cpu *cpu, const smp_launch *launch, uint64_t sample,
+                     uint64_t site);
+uint32_t smp_dice_throw(const smp_dice *dice, uint64_t index);
+
+#endif

@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention over packed q, k, v [tokens, (heads + 2 kv_heads) head_dim], causal.
+ *
+ * Streaming [Milakov and Gimelshein 2018; Dao et al. 2022]: blocks of queries against blocks
+ * of keys, with a running maximum and sum for each query; no matrix of seq x seq exists.
+ * Backward computes the probabilities again from the logarithm of the sum (lse):
+ *   dV = P^T dY    dS = P * (dY V^T - rowsum(dY * Y))    dQ = scale dS K    dK = scale dS^T Q
+ * Dropped probabilities are scaled by 1 / (1 - rate); rowsum(dY * Y) is then still the mean of
+ * dP under P.  With a cap c the logit is c tanh(s / c), and dS is multiplied by
+ * 1 - (logit / c)^2.
+ */
+#include "config.h"
+
+#include "exec/cpu.h"
+
+#include "base/arena.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 64, KEYS = 128 };
+
+/* One head of one sequence. */
+typedef struct head {
+    const smp_cpu *cpu;
+    const smp_launch *launch;
+    smp_dtype dtype;
+    uint64_t seq, d, width, window;  /* width: elements from token to token of qkv */
+    uint64_t sample, index, global;  /* of the head: on this rank, in the model */
+    uint64_t out_width;              /* elements from token to token of y */
+    smp_matrix q, k, v;
+    float scale, cap, alibi;
+} head;
+
+/* A block of the matrix of logits: queries i0 .. i0 + rows, keys j0 .. j0 + keys. */
+typedef struct tile { uint64_t i0, rows, j0, keys; } tile;
+
+float smp_attention_scale(const smp_block *block, uint64_t head_dim)
+{
+    double scale = block->attention.scale;
+
+    return (float)(scale > 0 ? scale : 1.0 / sqrt((double)head_dim));
+}
+
+static smp_matrix part(const void *data, smp_dtype dtype, uint64_t first, uint64_t ld)
+{
+    return (smp_matrix){ (const char *)data + first * smp_dtype_bytes(dtype), dtype, ld };
+}
+
+static smp_matrix rows_of(smp_matrix m, uint64_t row0)
+{
+    return part(m.data, m.dtype, row0 * m.ld, m.ld);
+}
+
+static head make_head(const smp_cpu *cpu, const smp_launch *l, const void *qkv,
+                      uint64_t sample, uint64_t index)
+{
+    const uint64_t *n = l->task->dims;
+    const smp_attention *a = &l->block->attention;
+    head h = { .cpu = cpu, .launch = l, .dtype = (smp_dtype)l->task->dtype, .seq = n[1],
+               .d = n[4], .width = (n[2] + 2 * n[3]) * n[4], .window = n[5],
+               .sample = sample, .index = index, .out_width = n[2] * n[4] };
+    uint64_t token0 = sample * h.seq * h.width, kv = index / (n[2] / n[3]);
+
+    h.global = cpu->rank->tensor_rank * n[2] + index;
+    h.q = part(qkv, h.dtype, token0 + index * h.d, h.width);
+    h.k = part(qkv, h.dtype, token0 + (n[2] + kv) * h.d, h.width);
+    h.v = part(qkv, h.dtype, token0 + (n[2] + n[3] + kv) * h.d, h.width);
+    h.scale = smp_attention_scale(l->block, h.d);
+    h.cap = (float)a->softcap;
+    if (cpu->rank->job->model->position == SMP_POSITION_ALIBI) { /* [Press et al. 2022] */
+        h.alibi = (float)pow(2.0, -8.0 * (double)(h.global + 1) / (double)a->heads);
+    }
+    return h;
+}
+
+/* First key that a query of the block sees, on a boundary of blocks of keys. */
+static uint64_t first_key(const head *h, uint64_t i0)
+{
+    uint64_t first = h->window > 0 && i0 + 1 > h->window ? i0 + 1 - h->window : 0;
+
+    return first / KEYS * KEYS;
+}
+
+static bool sees(const head *h, uint64_t i, uint64_t j)
+{
+    return j <= i && (h->window == 0 || i - j < h->window);
+}
+
+/* Logits of a block: masked ones are -infinity. */
+static void logits_of(const head *h, tile b, float *s)
+{
+    smp_product(false, true, b.rows, b.keys, h->d, h->scale, rows_of(h->q, b.i0),
+                rows_of(h->k, b.j0), false, s, SMP_F32, KEYS);
+    for (uint64_t i = 0; i < b.rows; i++) {
+        for (uint64_t j = 0; j < b.keys; j++) {
+            float *x = &s[i * KEYS + j];
+
+            if (h->cap > 0) {
+                *x = h->cap * tanhf(*x / h->cap);
+            }
+            if (!sees(h, b.i0 + i, b.j0 + j)) {
+                *x = -INFINITY;
+            } else {
+                *x -= h->alibi * (float)(b.i0 + i - (b.j0 + j));
+            }
+        }
+    }
+}
+
+/* Factor of a probability: 0, or 1 / (1 - rate). */
+static void throw_dice(const head *h, tile b, float *factor)
+{
+    double rate = h->launch->block->attention.dropout;
+    smp_dice dice = smp_dice_of(h->cpu, h->launch, h->sample, SMP_SITE_PROBABILITIES);
+    uint32_t limit = (uint32_t)(rate * 4294967296.0 + 0.5); /* as in the program */
+    float scale = (float)(1.0 / (1.0 - rate));
+
+    for (uint64_t i = 0; i < b.rows; i++) {
+        for (uint64_t j = 0; j < b.keys; j++) {
+            uint64_t place = (h->global * h->seq + b.i0 + i) * h->seq + b.j0 + j;
+
+            factor[i * KEYS + j] = smp_dice_throw(&dice, place) < limit ? 0.0f : scale;
+        }
+    }
+}
+
+static bool drops(const head *h)
+{
+    return h->launch->block->attention.dropout > 0;
+}
+
+/* ---- forward ---- */
+
+typedef struct running { float max[ROWS], sum[ROWS]; } running;
+
+/* Logits become exponentials; `y`, the sum so far, is scaled to the new maximum. */
+static void advance(const head *h, tile b, float *s, running *r, float *y)
+{
+    for (uint64_t i = 0; i < b.rows; i++) {
+        float *row = s + i * KEYS, max = r->max[i], sum = 0, old;
+
+        for (uint64_t j = 0; j < b.keys; j++) {
+            max = row[j] > max ? row[j] : max;
+        }
+        if (max == -INFINITY) { /* no key of this block is seen, nor any before */
+            memset(row, 0, b.keys * sizeof *row);
+            continue;
+        }
+        old = r->max[i] == -INFINITY ? 0.0f : smp_expf(r->max[i] - max);
+        for (uint64_t j = 0; j < b.keys; j++) {
+            row[j] = row[j] == -INFINITY ? 0.0f : smp_expf(row[j] - max);
+            sum += row[j];
+        }
+        r->max[i] = max;
+        r->sum[i] = r->sum[i] * old + sum;
+        for (uint64_t j = 0; j < h->d; j++) {
+            y[i * h->d + j] *= old;
+        }
+    }
+}
+
+static void finish_rows(const head *h, uint64_t i0, uint64_t rows, running *r, float *y)
+{
+    const smp_launch *l = h->launch;
+    float *lse = l->at[2];
+
+    for (uint64_t i = 0; i < rows; i++) {
+        uint64_t token = h->sample * h->seq + i0 + i;
+        float inverse = 1.0f / r->sum[i];
+
+        for (uint64_t j = 0; j < h->d; j++) {
+            y[i * h->d + j] *= inverse;
+        }
+        smp_store(l->at[1], h->dtype, token * h->out_width + h->index * h->d, y + i * h->d,
+                  h->d);
+        lse[token * (h->out_width / h->d) + h->index] = r->max[i] + logf(r->sum[i]);
+    }
+}
+
+static void forward_rows(const head *h, uint64_t i0, float *scratch)
+{
+    uint64_t rows = h->seq - i0 < ROWS ? h->seq - i0 : ROWS;
+    float *s = scratch, *factor = s + ROWS * KEYS, *y = factor + ROWS * KEYS;
+    running r = { .sum = { 0 } };
+
+    memset(y, 0, rows * h->d * sizeof *y);
+    for (uint64_t i = 0; i < rows; i++) {
+        r.max[i] = -INFINITY;
+    }
+    for (uint64_t j0 = first_key(h, i0); j0 < i0 + rows; j0 += KEYS) {
+        tile b = { i0, rows, j0, i0 + rows - j0 < KEYS ? i0 + rows - j0 : KEYS };
+
+        logits_of(h, b, s);
+        advance(h, b, s, &r, y);
+        if (drops(h)) {
+            throw_dice(h, b, factor);
+            for (uint64_t i = 0; i < rows * KEYS; i++) {
+                s[i] = i % KEYS < b.keys ? s[i] * factor[i] : 0.0f;
+            }
+        }
+        smp_product(false, false, rows, h->d, b.keys, 1.0f, part(s, SMP_F32, 0, KEYS),
+                    rows_of(h->v, j0), true, y, SMP_F32, h->d);
+    }
+    finish_rows(h, i0, rows, &r, y);
+}
+
+void smp_cpu_attention(const smp_cpu *cpu, const smp_launch *l)
+{
+    const uint64_t *n = l->task->dims;
+    float *scratch = smp_heap_alloc(2 * ROWS * KEYS + ROWS * n[4], sizeof *scratch);
+
+    for (uint64_t sample = 0; sample < n[0]; sample++) {
+        for (uint64_t index = 0; index < n[2]; index++) {
+            head h = make_head(cpu, l, l->at[0], sample, index);
+
+            for (uint64_t i0 = 0; i0 < n[1]; i0 += ROWS) {
+                forward_rows(&h, i0, scratch);
+            }
+        }
+    }
+    free(scratch);
+}
+
+/* ---- backward ---- */
+
+typedef struct grads {
+    float *dq, *dk, *dv;       /* [seq, d] of one head, in fp32 */
+    float *mean;               /* rowsum(dY * Y) of each query */
+    float *p, *dp, *factor;    /* blocks */
+    smp_matrix dy, y;
+    const float *lse;
+} grads;
+
+static void make_means(const head *h, const grads *g)
+{
+    for (uint64_t i = 0; i < h->seq; i++) {
+        double sum = 0;
+        float a[2];
+
+        for (uint64_t j = 0; j < h->d; j++) {
+            uint64_t at = i * h->out_width + j;
+
+            sum += (double)*smp_row(g->dy.data, h->dtype, at, 1, &a[0])
+                   * (double)*smp_row(g->y.data, h->dtype, at, 1, &a[1]);
+        }
+        g->mean[i] = (float)sum;
+    }
+}
+
+/* p and dp become what multiplies dY and K: dropped probabilities and dS. */
+static void combine(const head *h, tile b, const grads *g)
+{
+    uint64_t heads = h->out_width / h->d;
+
+    for (uint64_t i = 0; i < b.rows; i++) {
+        float lse = g->lse[(h->sample * h->seq + b.i0 + i) * heads + h->index];
+
+        for (uint64_t j = 0; j < b.keys; j++) {
+            uint64_t at = i * KEYS + j;
+            float s = g->p[at], p = s == -INFINITY ? 0.0f : smp_expf(s - lse);
+            float factor = drops(h) ? g->factor[at] : 1.0f;
+            float ds = p * (g->dp[at] * factor - g->mean[b.i0 + i]);
+
+            if (h->cap > 0 && p > 0) {
+                float c = (s + h->alibi * (float)(b.i0 + i - (b.j0 + j))) / h->cap;
+
+                ds *= 1.0f - c * c;
+            }
+            g->p[at] = p * factor;
+            g->dp[at] = ds;
+        }
+    }
+}
+
+static void backward_block(const head *h, tile b, const grads *g)
+{
+    smp_matrix dy = rows_of(g->dy, b.i0);
+    smp_matrix p = part(g->p, SMP_F32, 0, KEYS), ds = part(g->dp, SMP_F32, 0, KEYS);
+
+    logits_of(h, b, g->p);
+    smp_product(false, true, b.rows, b.keys, h->d, 1.0f, dy, rows_of(h->v, b.j0), false,
+                g->dp, SMP_F32, KEYS);
+    if (drops(h)) {
+        throw_dice(h, b, g->factor);
+    }
+    combine(h, b, g);
+    smp_product(true, false, b.keys, h->d, b.rows, 1.0f, p, dy, true, g->dv + b.j0 * h->d,
+                SMP_F32, h->d);
+    smp_product(false, false, b.rows, h->d, b.keys, h->scale, ds, rows_of(h->k, b.j0), true,
+                g->dq + b.i0 * h->d, SMP_F32, h->d);
+    smp_product(true, false, b.keys, h->d, b.rows, h->scale, ds, rows_of(h->q, b.i0), true,
+                g->dk + b.j0 * h->d, SMP_F32, h->d);
+}
+
+static void store_rows(const head *h, void *dqkv, uint64_t column, const float *from)
+{
+    for (uint64_t i = 0; i < h->seq; i++) {
+        smp_store(dqkv, h->dtype, (h->sample * h->seq + i) * h->width + column,
+                  from + i * h->d, h->d);
+    }
+}
+
+static void backward_head(const head *h, grads *g)
+{
+    const smp_launch *l = h->launch;
+    uint64_t first = h->sample * h->seq * h->out_width + h->index * h->d;
+
+    g->dy = part(l->at[0], h->dtype, first, h->out_width);
+    g->y = part(l->at[2], h->dtype, first, h->out_width);
+    g->lse = l->at[3];
+    memset(g->dq, 0, h->seq * h->d * sizeof *g->dq);
+    make_means(h, g);
+    for (uint64_t i0 = 0; i0 < h->seq; i0 += ROWS) {
+        uint64_t rows = h->seq - i0 < ROWS ? h->seq - i0 : ROWS;
+
+        for (uint64_t j0 = first_key(h, i0); j0 < i0 + rows; j0 += KEYS) {
+            uint64_t keys = i0 + rows - j0 < KEYS ? i0 + rows - j0 : KEYS;
+
+            backward_block(h, (tile){ i0, rows, j0, keys }, g);
+        }
+    }
+    store_rows(h, l->at[4], h->index * h->d, g->dq);
+}
+
+void smp_cpu_attention_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    const uint64_t *n = l->task->dims;
+    uint64_t each = n[1] * n[4], group = n[2] / n[3];
+    float *scratch = smp_heap_alloc(3 * each + n[1] + 3 * ROWS * KEYS, sizeof *scratch);
+    grads g = { .dq = scratch, .dk = scratch + each, .dv = scratch + 2 * each };
+
+    g.mean = g.dv + each;
+    g.p = g.mean + n[1];
+    g.dp = g.p + ROWS * KEYS;
+    g.factor = g.dp + ROWS * KEYS;
+    for (uint64_t i = 0; i < n[0] * n[3]; i++) {
+        uint64_t sample = i / n[3], kv = i % n[3];
+        head h = { 0 };
+
+        memset(g.dk, 0, 2 * each * sizeof *g.dk);
+        for (uint64_t j = 0; j < group; j++) {
+            h = make_head(cpu, l, l->at[1], sample, kv * group + j);
+            backward_head(&h, &g);
+        }
+        store_rows(&h, l->at[4], (n[2] + kv) * h.d, g.dk);
+        store_rows(&h, l->at[4], (n[2] + n[3] + kv) * h.d, g.dv);
+    }
+    free(scratch);
+}
+
+/* ---- naive attention: matrices [batch, heads, seq, seq] in memory ---- */
+
+static smp_matrix square_of(const head *h, const void *data)
+{
+    uint64_t heads = h->out_width / h->d;
+
+    return part(data, h->dtype, (h->sample * heads + h->index) * h->seq * h->seq, h->seq);
+}
+
+static void *place_of(const smp_launch *l, int operand, uint64_t first)
+{
+    return (char *)l->at[operand] + first * smp_dtype_bytes((smp_dtype)l->task->dtype);
+}
+
+void smp_cpu_scores(const smp_cpu *cpu, const smp_launch *l)
+{
+    const uint64_t *n = l->task->dims;
+
+    for (uint64_t i = 0; i < n[0] * n[2]; i++) {
+        head h = make_head(cpu, l, l->at[0], i / n[2], i % n[2]);
+
+        smp_product(false, true, h.seq, h.seq, h.d, h.scale, h.q, h.k, false,
+                    place_of(l, 1, i * h.seq * h.seq), h.dtype, h.seq);
+    }
+}
+
+void smp_cpu_softmax(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t rows = l->task->dims[0], seq = l->task->dims[1], window = l->task->dims[2];
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    float *row = smp_heap_alloc(seq, sizeof *row);
+
+    (void)cpu;
+    for (uint64_t i = 0; i < rows; i++) {
+        uint64_t last = i % seq;
+        uint64_t first = window > 0 && last + 1 > window ? last + 1 - window : 0;
+        float max = -INFINITY, sum = 0;
+
+        smp_load(row, l->at[0], t, i * seq, seq);
+        for (uint64_t j = first; j <= last; j++) {
+            max = row[j] > max ? row[j] : max;
+        }
+        for (uint64_t j = 0; j < seq; j++) {
+            row[j] = j >= first && j <= last ? smp_expf(row[j] - max) : 0.0f;
+            sum += row[j];
+        }
+        for (uint64_t j = 0; j < seq; j++) {
+            row[j] /= sum;
+        }
+        smp_store(l->at[1], t, i * seq, row, seq);
+    }
+    free(row);
+}
+
+void smp_cpu_softmax_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t rows = l->task->dims[0], n = l->task->dims[1];
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    float *scratch = smp_heap_alloc(3 * n, sizeof *scratch);
+
+    (void)cpu;
+    for (uint64_t i = 0; i < rows; i++) {
+        const float *dp = smp_row(l->at[0], t, i * n, n, scratch);
+        const float *p = smp_row(l->at[1], t, i * n, n, scratch + n);
+        float *ds = scratch + 2 * n;
+        double mean = 0;
+
+        for (uint64_t j = 0; j < n; j++) {
+            mean += (double)(dp[j] * p[j]);
+        }
+        for (uint64_t j = 0; j < n; j++) {
+            ds[j] = p[j] * (dp[j] - (float)mean);
+        }
+        smp_store(l->at[2], t, i * n, ds, n);
+    }
+    free(scratch);
+}
+
+static uint64_t y_place(const head *h)
+{
+    return h->sample * h->seq * h->out_width + h->index * h->d;
+}
+
+void smp_cpu_values(const smp_cpu *cpu, const smp_launch *l)
+{
+    const uint64_t *n = l->task->dims;
+
+    for (uint64_t i = 0; i < n[0] * n[2]; i++) {
+        head h = make_head(cpu, l, l->at[1], i / n[2], i % n[2]);
+
+        smp_product(false, false, h.seq, h.d, h.seq, 1.0f, square_of(&h, l->at[0]), h.v,
+                    false, place_of(l, 2, y_place(&h)), h.dtype, h.out_width);
+    }
+}
+
+/* Elements before this head's part of dqkv: which 0: q, 1: k, 2: v. */
+static uint64_t dqkv_place(const head *h, const uint64_t *n, uint64_t which)
+{
+    uint64_t kv = h->index / (n[2] / n[3]);
+    const uint64_t heads[3] = { h->index, n[2] + kv, n[2] + n[3] + kv };
+
+    return h->sample * h->seq * h->width + heads[which] * h->d;
+}
+
+void smp_cpu_values_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    const uint64_t *n = l->task->dims;
+
+    for (uint64_t i = 0; i < n[0] * n[2]; i++) {
+        head h = make_head(cpu, l, l->at[2], i / n[2], i % n[2]);
+        smp_matrix dy = part(l->at[0], h.dtype, y_place(&h), h.out_width);
+
+        smp_product(false, true, h.seq, h.seq, h.d, 1.0f, dy, h.v, false,
+                    place_of(l, 3, i * h.seq * h.seq), h.dtype, h.seq);
+        smp_product(true, false, h.seq, h.d, h.seq, 1.0f, square_of(&h, l->at[1]), dy,
+                    h.index % (n[2] / n[3]) > 0, place_of(l, 4, dqkv_place(&h, n, 2)),
+                    h.dtype, h.width);
+    }
+}
+
+void smp_cpu_scores_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    const uint64_t *n = l->task->dims;
+
+    for (uint64_t i = 0; i < n[0] * n[2]; i++) {
+        head h = make_head(cpu, l, l->at[1], i / n[2], i % n[2]);
+        smp_matrix ds = square_of(&h, l->at[0]);
+
+        smp_product(false, false, h.seq, h.d, h.seq, h.scale, ds, h.k, false,
+                    place_of(l, 2, dqkv_place(&h, n, 0)), h.dtype, h.width);
+        smp_product(true, false, h.seq, h.d, h.seq, h.scale, ds, h.q,
+                    h.index % (n[2] / n[3]) > 0, place_of(l, 2, dqkv_place(&h, n, 1)),
+                    h.dtype, h.width);
+    }
+}

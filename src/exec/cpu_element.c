@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operations on each element alone: activations, dropout, sums, copies, casts.
+ */
+#include "config.h"
+
+#include "exec/cpu.h"
+
+#include "base/numeric.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { CHUNK = 1024 };
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- activations ---- */
+
+static float sigmoid(float x)
+{
+    return 1.0f / (1.0f + smp_expf(-x));
+}
+
+static float tanh_of(float x)
+{
+    return 1.0f - 2.0f / (1.0f + smp_expf(2.0f * x));
+}
+
+#define GELU_A 0.79788456f /* sqrt(2 / pi) */
+#define GELU_B 0.044715f   /* [Hendrycks and Gimpel 2016] */
+
+static void activate(float *y, const float *x, uint64_t n, smp_activation kind)
+{
+    switch (kind) {
+    case SMP_ACT_SILU:
+        for (uint64_t i = 0; i < n; i++) {
+            y[i] = x[i] * sigmoid(x[i]);
+        }
+        break;
+    case SMP_ACT_GELU:
+        for (uint64_t i = 0; i < n; i++) {
+            y[i] = 0.5f * x[i] * (1.0f + erff(x[i] * 0.70710678f));
+        }
+        break;
+    case SMP_ACT_GELU_TANH:
+        for (uint64_t i = 0; i < n; i++) {
+            float u = GELU_A * (x[i] + GELU_B * x[i] * x[i] * x[i]);
+
+            y[i] = 0.5f * x[i] * (1.0f + tanh_of(u));
+        }
+        break;
+    case SMP_ACT_RELU:
+        for (uint64_t i = 0; i < n; i++) {
+            y[i] = x[i] > 0.0f ? x[i] : 0.0f;
+        }
+        break;
+    case SMP_ACT_QUICK_GELU:
+        for (uint64_t i = 0; i < n; i++) {
+            y[i] = x[i] * sigmoid(1.702f * x[i]);
+        }
+        break;
+    }
+}
+
+/* The derivative at x. */
+static void slope(float *s, const float *x, uint64_t n, smp_activation kind)
+{
+    switch (kind) {
+    case SMP_ACT_SILU:
+        for (uint64_t i = 0; i < n; i++) {
+            float g = sigmoid(x[i]);
+
+            s[i] = g * (1.0f + x[i] * (1.0f - g));
+        }
+        break;
+    case SMP_ACT_GELU:
+        for (uint64_t i = 0; i < n; i++) {
+            s[i] = 0.5f * (1.0f + erff(x[i] * 0.70710678f))
+                   + x[i] * 0.39894228f * smp_expf(-0.5f * x[i] * x[i]);
+        }
+        break;
+    case SMP_ACT_GELU_TANH:
+        for (uint64_t i = 0; i < n; i++) {
+            float t = tanh_of(GELU_A * (x[i] + GELU_B * x[i] * x[i] * x[i]));
+
+            s[i] = 0.5f * (1.0f + t)
+                   + 0.5f * x[i] * (1.0f - t * t) * GELU_A
+                         * (1.0f + 3.0f * GELU_B * x[i] * x[i]);
+        }
+        break;
+    case SMP_ACT_RELU:
+        for (uint64_t i = 0; i < n; i++) {
+            s[i] = x[i] > 0.0f ? 1.0f : 0.0f;
+        }
+        break;
+    case SMP_ACT_QUICK_GELU:
+        for (uint64_t i = 0; i < n; i++) {
+            float g = sigmoid(1.702f * x[i]);
+
+            s[i] = g * (1.0f + 1.702f * x[i] * (1.0f - g));
+        }
+        break;
+    }
+}
+
+void smp_cpu_activation(const smp_cpu *cpu, const smp_launch *l)
+{
+    smp_dtype t = (smp_dtype)l->task->dtype;
+
+    (void)cpu;
+    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+        uint64_t n = least(CHUNK, l->task->dims[0] - i);
+        float sx[CHUNK], y[CHUNK];
+
+        activate(y, smp_row(l->at[0], t, i, n, sx), n, (smp_activation)l->task->dims[1]);
+        smp_store(l->at[1], t, i, y, n);
+    }
+}
+
+void smp_cpu_activation_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    smp_dtype t = (smp_dtype)l->task->dtype;
+
+    (void)cpu;
+    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+        uint64_t n = least(CHUNK, l->task->dims[0] - i);
+        float sx[CHUNK], sd[CHUNK], s[CHUNK];
+        const float *dy = smp_row(l->at[0], t, i, n, sd);
+
+        slope(s, smp_row(l->at[1], t, i, n, sx), n, (smp_activation)l->task->dims[1]);
+        for (uint64_t j = 0; j < n; j++) {
+            s[j] *= dy[j];
+        }
+        smp_store(l->at[2], t, i, s, n);
+    }
+}
+
+void smp_cpu_gated(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t ffn = l->task->dims[1];
+    smp_dtype t = (smp_dtype)l->task->dtype;
+
+    (void)cpu;
+    for (uint64_t row = 0; row < l->task->dims[0]; row++) {
+        for (uint64_t i = 0; i < ffn; i += CHUNK) {
+            uint64_t n = least(CHUNK, ffn - i);
+            float sg[CHUNK], su[CHUNK], y[CHUNK];
+            const float *up = smp_row(l->at[0], t, (2 * row + 1) * ffn + i, n, su);
+
+            activate(y, smp_row(l->at[0], t, 2 * row * ffn + i, n, sg), n,
+                     (smp_activation)l->task->dims[2]);
+            for (uint64_t j = 0; j < n; j++) {
+                y[j] *= up[j];
+            }
+            smp_store(l->at[1], t, row * ffn + i, y, n);
+        }
+    }
+}
+
+/* One chunk of a row: gradients of gate and up. */
+static void gated_chunk_grad(const smp_launch *l, uint64_t row, uint64_t i, uint64_t n)
+{
+    uint64_t ffn = l->task->dims[1], gate0 = 2 * row * ffn + i, up0 = gate0 + ffn;
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    smp_activation kind = (smp_activation)l->task->dims[2];
+    float sg[CHUNK], su[CHUNK], sd[CHUNK], y[CHUNK], s[CHUNK];
+    const float *dy = smp_row(l->at[0], t, row * ffn + i, n, sd);
+    const float *gate = smp_row(l->at[1], t, gate0, n, sg);
+    const float *up = smp_row(l->at[1], t, up0, n, su);
+
+    activate(y, gate, n, kind);
+    slope(s, gate, n, kind);
+    for (uint64_t j = 0; j < n; j++) {
+        s[j] *= dy[j] * up[j];
+        y[j] *= dy[j];
+    }
+    smp_store(l->at[2], t, gate0, s, n);
+    smp_store(l->at[2], t, up0, y, n);
+}
+
+void smp_cpu_gated_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t ffn = l->task->dims[1];
+
+    (void)cpu;
+    for (uint64_t row = 0; row < l->task->dims[0]; row++) {
+        for (uint64_t i = 0; i < ffn; i += CHUNK) {
+            gated_chunk_grad(l, row, i, least(CHUNK, ffn - i));
+        }
+    }
+}
+
+/* ---- dropout ---- */
+
+/* The global batch is the same set of sequences in every layout; a sequence's place in it is
+ * (its number on the data rank) x data ranks + data rank, as the sampler deals them out. */
+smp_dice smp_dice_of(const smp_cpu *cpu, const smp_launch *l, uint64_t sample, uint64_t site)
+{
+    const smp_rank *rank = cpu->rank;
+    uint64_t local = l->micro_batch * (uint64_t)rank->job->settings.micro_batch + sample;
+    uint64_t place = local * rank->data_ranks + rank->data_rank;
+    const uint64_t words[4] = { l->step, place, l->layer, site };
+
+    return (smp_dice){ rank->job->settings.random_seed, smp_hash(words, sizeof words, 1) };
+}
+
+uint32_t smp_dice_throw(const smp_dice *dice, uint64_t index)
+{
+    uint32_t out[4];
+
+    smp_random4(dice->seed, dice->high, index >> 2, out);
+    return out[index & 3];
+}
+
+void smp_cpu_dropout(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t n = l->task->dims[0], width = l->task->dims[2], stride = l->task->dims[3];
+    double rate = (double)l->task->dims[1] * 0x1p-32;
+    float scale = (float)(1.0 / (1.0 - rate));
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    uint8_t *mask = l->at[2];
+
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t global = l->task->dims[4] + i / width * stride + i % width;
+        smp_dice dice = smp_dice_of(cpu, l, global / stride, l->task->dims[5]);
+        float scratch, x = *smp_row(l->at[0], t, i, 1, &scratch);
+
+        mask[i] = smp_dice_throw(&dice, global % stride) >= l->task->dims[1];
+        x = mask[i] ? x * scale : 0.0f;
+        smp_store(l->at[1], t, i, &x, 1);
+    }
+}
+
+void smp_cpu_dropout_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t n = l->task->dims[0];
+    float scale = (float)(1.0 / (1.0 - (double)l->task->dims[1] * 0x1p-32));
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    const uint8_t *mask = l->at[1];
+
+    (void)cpu;
+    for (uint64_t i = 0; i < n; i++) {
+        float scratch, x = *smp_row(l->at[0], t, i, 1, &scratch);
+
+        x = mask[i] ? x * scale : 0.0f;
+        smp_store(l->at[2], t, i, &x, 1);
+    }
+}
+
+/* ---- sums and copies ---- */
+
+void smp_cpu_add(const smp_cpu *cpu, const smp_launch *l)
+{
+    smp_dtype t = (smp_dtype)l->task->dtype;
+
+    (void)cpu;
+    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+        uint64_t n = least(CHUNK, l->task->dims[0] - i);
+        float sa[CHUNK], sb[CHUNK], y[CHUNK];
+        const float *a = smp_row(l->at[0], t, i, n, sa), *b = smp_row(l->at[1], t, i, n, sb);
+
+        for (uint64_t j = 0; j < n; j++) {
+            y[j] = a[j] + b[j];
+        }
+        smp_store(l->at[2], t, i, y, n);
+    }
+}
+
+void smp_cpu_copy(const smp_cpu *cpu, const smp_launch *l)
+{
+    (void)cpu;
+    memcpy(l->at[1], l->at[0],
+           l->task->dims[0] * smp_dtype_bytes((smp_dtype)l->task->dtype));
+}
+
+static void convert(const smp_launch *l, smp_dtype from, smp_dtype to)
+{
+    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+        uint64_t n = least(CHUNK, l->task->dims[0] - i);
+        float scratch[CHUNK];
+        const float *x = smp_row(l->at[0], from, i, n, scratch);
+
+        (l->task->flags & SMP_FLAG_ACCUMULATE ? smp_store_add : smp_store)(l->at[1], to, i, x,
+                                                                           n);
+    }
+}
+
+void smp_cpu_accumulate(const smp_cpu *cpu, const smp_launch *l)
+{
+    (void)cpu;
+    convert(l, (smp_dtype)l->task->dtype, (smp_dtype)l->task->dtype2);
+}
+
+void smp_cpu_cast(const smp_cpu *cpu, const smp_launch *l)
+{
+    (void)cpu;
+    convert(l, (smp_dtype)l->task->dtype2, (smp_dtype)l->task->dtype);
+}
+
+void smp_cpu_fill(const smp_cpu *cpu, const smp_launch *l)
+{
+    (void)cpu;
+    memset(l->at[0], 0, l->task->dims[0] * smp_dtype_bytes((smp_dtype)l->task->dtype));
+}

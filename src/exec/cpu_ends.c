@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ends of the model: embedding, learned positions, the loss and its gradient.
+ *
+ * The vocabulary is split over the tensor group: rank r has rows r * vocab .. of it.  Ids and
+ * targets are int32, all micro-batches one after the other; a target below 0 counts nothing.
+ *
+ *   loss of a token = log(sum_v exp(x_v)) - x_target;   its gradient: softmax(x) - onehot
+ * From each part the maximum, the sum of exponentials below it and the target's logit (or
+ * -infinity: the target is elsewhere) are enough.
+ */
+#include "config.h"
+
+#include "exec/cpu.h"
+
+#include "base/arena.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t vocab0(const smp_cpu *cpu, uint64_t vocab)
+{
+    return cpu->rank->tensor_rank * vocab;
+}
+
+void smp_cpu_embed(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t tokens = l->task->dims[0], hidden = l->task->dims[1], vocab = l->task->dims[2];
+    uint64_t e = smp_dtype_bytes((smp_dtype)l->task->dtype);
+    const int32_t *ids = (const int32_t *)l->at[1] + l->micro_batch * tokens;
+
+    for (uint64_t i = 0; i < tokens; i++) {
+        uint64_t row = (uint64_t)ids[i] - vocab0(cpu, vocab);
+        char *y = (char *)l->at[2] + i * hidden * e;
+
+        if (row < vocab) {
+            memcpy(y, (const char *)l->at[0] + row * hidden * e, hidden * e);
+        } else {
+            memset(y, 0, hidden * e);
+        }
+    }
+}
+
+/* A gradient that is written is zero where no row adds to it. */
+static void clear_unless_added(const smp_launch *l, int operand)
+{
+    if (!(l->task->flags & SMP_FLAG_ACCUMULATE)) {
+        memset(l->at[operand], 0, l->bytes[operand]);
+    }
+}
+
+void smp_cpu_embed_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t tokens = l->task->dims[0], hidden = l->task->dims[1], vocab = l->task->dims[2];
+    const int32_t *ids = (const int32_t *)l->at[1] + l->micro_batch * tokens;
+    float *scratch = smp_heap_alloc(hidden, sizeof *scratch);
+
+    clear_unless_added(l, 2);
+    for (uint64_t i = 0; i < tokens; i++) {
+        uint64_t row = (uint64_t)ids[i] - vocab0(cpu, vocab);
+
+        if (row < vocab) {
+            smp_store_add(l->at[2], (smp_dtype)l->task->dtype2, row * hidden,
+                          smp_row(l->at[0], (smp_dtype)l->task->dtype, i * hidden, hidden,
+                                  scratch),
+                          hidden);
+        }
+    }
+    free(scratch);
+}
+
+void smp_cpu_position(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t tokens = l->task->dims[0], hidden = l->task->dims[1], seq = l->task->dims[2];
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    float *scratch = smp_heap_alloc(hidden, sizeof *scratch);
+
+    (void)cpu;
+    for (uint64_t i = 0; i < tokens; i++) {
+        uint64_t row = (l->task->dims[3] + i) % seq;
+
+        smp_store_add(l->at[1], t, i * hidden,
+                      smp_row(l->at[0], t, row * hidden, hidden, scratch), hidden);
+    }
+    free(scratch);
+}
+
+void smp_cpu_position_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t tokens = l->task->dims[0], hidden = l->task->dims[1], seq = l->task->dims[2];
+    float *scratch = smp_heap_alloc(hidden, sizeof *scratch);
+
+    (void)cpu;
+    clear_unless_added(l, 1);
+    for (uint64_t i = 0; i < tokens; i++) {
+        uint64_t row = (l->task->dims[3] + i) % seq;
+
+        smp_store_add(l->at[1], (smp_dtype)l->task->dtype2, row * hidden,
+                      smp_row(l->at[0], (smp_dtype)l->task->dtype, i * hidden, hidden,
+                              scratch),
+                      hidden);
+    }
+    free(scratch);
+}
+
+/* ---- loss ---- */
+
+/* Target of row i of a chunk.  Under sequence parallelism a chunk is gathered: its rows are a
+ * range of each tensor rank's rows, one range after the other. */
+static int32_t target_of(const smp_cpu *cpu, const smp_launch *l, uint64_t i)
+{
+    const smp_rank *rank = cpu->rank;
+    uint64_t parts = rank->sequence ? rank->tensor : 1;
+    uint64_t rows = l->task->dims[0] / parts, first = l->task->dims[2] / parts;
+    uint64_t tokens = rank->job->settings.micro_batch * rank->job->batch.seq_len;
+    uint64_t token = i / rows * (tokens / parts) + first + i % rows;
+
+    return ((const int32_t *)l->at[1])[l->micro_batch * tokens + token];
+}
+
+/* Columns of this rank that are no padding. */
+static uint64_t true_columns(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t vocab = l->task->dims[1], first = vocab0(cpu, vocab), all = l->task->dims[3];
+
+    return first >= all ? 0 : all - first < vocab ? all - first : vocab;
+}
+
+void smp_cpu_loss(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t tokens = l->task->dims[0], vocab = l->task->dims[1];
+    uint64_t n = true_columns(cpu, l);
+    float *stats = l->at[2], *scratch = smp_heap_alloc(vocab, sizeof *scratch);
+
+    for (uint64_t i = 0; i < tokens; i++) {
+        const float *x = smp_row(l->at[0], (smp_dtype)l->task->dtype, i * vocab, vocab,
+                                 scratch);
+        uint64_t target = (uint64_t)(int64_t)target_of(cpu, l, i) - vocab0(cpu, vocab);
+        float max = -INFINITY, sum = 0;
+
+        for (uint64_t j = 0; j < n; j++) {
+            max = x[j] > max ? x[j] : max;
+        }
+        for (uint64_t j = 0; j < n; j++) {
+            sum += smp_expf(x[j] - max);
+        }
+        stats[3 * i] = max;
+        stats[3 * i + 1] = sum;
+        stats[3 * i + 2] = target < n ? x[target] : -INFINITY;
+    }
+    free(scratch);
+}
+
+typedef struct joined { float lse, target; } joined;
+
+/* The parts of one token together. */
+static joined join(const float *stats, uint64_t parts, uint64_t tokens, uint64_t i)
+{
+    joined all = { -INFINITY, -INFINITY };
+    double sum = 0;
+    float max = -INFINITY;
+
+    for (uint64_t p = 0; p < parts; p++) {
+        float m = stats[3 * (p * tokens + i)];
+
+        max = m > max ? m : max;
+    }
+    for (uint64_t p = 0; p < parts; p++) {
+        const float *s = stats + 3 * (p * tokens + i);
+
+        sum += s[0] == -INFINITY ? 0.0 : (double)s[1] * exp((double)(s[0] - max));
+        all.target = s[2] > all.target ? s[2] : all.target;
+    }
+    all.lse = max + (float)log(sum);
+    return all;
+}
+
+void smp_cpu_loss_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t tokens = l->task->dims[0], vocab = l->task->dims[1], n = true_columns(cpu, l);
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    const float *state = l->at[4];
+    float *sums = l->at[3], *x = smp_heap_alloc(vocab, sizeof *x);
+    double loss = 0, mean = 1.0 / (double)l->task->dims[5];
+    float factor = (float)(mean * (double)state[SMP_SCALAR_LOSS_SCALE]);
+
+    for (uint64_t i = 0; i < tokens; i++) {
+        joined all = join(l->at[2], l->task->dims[4], tokens, i);
+        int32_t id = target_of(cpu, l, i);
+        uint64_t target = (uint64_t)(int64_t)id - vocab0(cpu, vocab);
+        float f = id < 0 ? 0.0f : factor;
+
+        smp_load(x, l->at[0], t, i * vocab, vocab);
+        for (uint64_t j = 0; j < n; j++) {
+            x[j] = f * smp_expf(x[j] - all.lse);
+        }
+        for (uint64_t j = n; j < vocab; j++) {
+            x[j] = 0.0f;
+        }
+        if (target < n) {
+            x[target] -= f;
+        }
+        smp_store(l->at[0], t, i * vocab, x, vocab);
+        loss += id < 0 ? 0.0 : (double)(all.lse - all.target);
+    }
+    sums[SMP_SUM_LOSS] += (float)(loss * mean);
+    free(x);
+}

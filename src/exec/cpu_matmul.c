@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Matrix products over CBLAS, and the bias that goes with them.
+ *
+ * fp32 operands go to sgemm as they lie.  Operands of 16 bits are turned to fp32 by tiles of
+ * bounded size, products are summed in fp32 and rounded once, when the last tile of k is in.
+ */
+#include "config.h"
+
+#include "exec/cpu.h"
+
+#include <cblas.h>
+#include <string.h>
+
+enum { TILE_M = 256, TILE_N = 256, TILE_K = 512 };
+
+typedef struct product {
+    bool ta, tb;
+    uint64_t m, n, k;
+    float factor;
+    smp_matrix a, b;
+    bool add;
+    void *c;
+    smp_dtype dtype;
+    uint64_t ldc;
+} product;
+
+static void sgemm(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, float factor,
+                  const float *a, uint64_t lda, const float *b, uint64_t ldb, float beta,
+                  float *c, uint64_t ldc)
+{
+    cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans,
+                (int)m, (int)n, (int)k, factor, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
+}
+
+/* Rows row0 .. and columns col0 .. of a stored matrix, packed. */
+static void load_tile(float *tile, smp_matrix from, uint64_t row0, uint64_t rows,
+                      uint64_t col0, uint64_t cols)
+{
+    for (uint64_t i = 0; i < rows; i++) {
+        smp_load(tile + i * cols, from.data, from.dtype, (row0 + i) * from.ld + col0, cols);
+    }
+}
+
+static void store_tile(const product *p, const float *tile, uint64_t i0, uint64_t rows,
+                       uint64_t j0, uint64_t cols)
+{
+    for (uint64_t i = 0; i < rows; i++) {
+        (p->add ? smp_store_add : smp_store)(p->c, p->dtype, (i0 + i) * p->ldc + j0,
+                                             tile + i * cols, cols);
+    }
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void tile_of_c(const product *p, uint64_t i0, uint64_t j0)
+{
+    static _Thread_local float a[TILE_M * TILE_K], b[TILE_N * TILE_K], c[TILE_M * TILE_N];
+    uint64_t m = least(TILE_M, p->m - i0), n = least(TILE_N, p->n - j0);
+
+    for (uint64_t k0 = 0; k0 < p->k; k0 += TILE_K) {
+        uint64_t k = least(TILE_K, p->k - k0);
+
+        if (p->ta) {
+            load_tile(a, p->a, k0, k, i0, m);
+        } else {
+            load_tile(a, p->a, i0, m, k0, k);
+        }
+        if (p->tb) {
+            load_tile(b, p->b, j0, n, k0, k);
+        } else {
+            load_tile(b, p->b, k0, k, j0, n);
+        }
+        sgemm(p->ta, p->tb, m, n, k, p->factor, a, p->ta ? m : k, b, p->tb ? k : n,
+              k0 > 0 ? 1.0f : 0.0f, c, n);
+    }
+    store_tile(p, c, i0, m, j0, n);
+}
+
+void smp_product(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, float factor,
+                 smp_matrix a, smp_matrix b, bool add, void *c, smp_dtype dtype, uint64_t ldc)
+{
+    product p = { ta, tb, m, n, k, factor, a, b, add, c, dtype, ldc };
+
+    if (m == 0 || n == 0) {
+        return;
+    }
+    if (a.dtype == SMP_F32 && b.dtype == SMP_F32 && dtype == SMP_F32) {
+        sgemm(ta, tb, m, n, k, factor, a.data, a.ld, b.data, b.ld, add ? 1.0f : 0.0f, c, ldc);
+        return;
+    }
+    for (uint64_t i0 = 0; i0 < m; i0 += TILE_M) {
+        for (uint64_t j0 = 0; j0 < n; j0 += TILE_N) {
+            tile_of_c(&p, i0, j0);
+        }
+    }
+}
+
+/* ---- tasks ---- */
+
+static void add_rows(void *x, smp_dtype dtype, uint64_t rows, uint64_t width,
+                     const void *bias)
+{
+    for (uint64_t j0 = 0; j0 < width; j0 += TILE_K) {
+        uint64_t n = least(TILE_K, width - j0);
+        float scratch[TILE_K];
+        const float *b = smp_row(bias, dtype, j0, n, scratch);
+
+        for (uint64_t i = 0; i < rows; i++) {
+            smp_store_add(x, dtype, i * width + j0, b, n);
+        }
+    }
+}
+
+/* Sums of columns; a block of columns at a time, so that the sums stay in fp32. */
+static void sum_rows(const void *dy, smp_dtype dtype, uint64_t rows, uint64_t width,
+                     bool add, void *sum, smp_dtype dtype2)
+{
+    for (uint64_t j0 = 0; j0 < width; j0 += TILE_K) {
+        uint64_t n = least(TILE_K, width - j0);
+        float scratch[TILE_K], total[TILE_K] = { 0 };
+
+        for (uint64_t i = 0; i < rows; i++) {
+            const float *row = smp_row(dy, dtype, i * width + j0, n, scratch);
+
+            for (uint64_t j = 0; j < n; j++) {
+                total[j] += row[j];
+            }
+        }
+        (add ? smp_store_add : smp_store)(sum, dtype2, j0, total, n);
+    }
+}
+
+void smp_cpu_bias(const smp_cpu *cpu, const smp_launch *l)
+{
+    (void)cpu;
+    add_rows(l->at[0], (smp_dtype)l->task->dtype, l->task->dims[0], l->task->dims[1],
+             l->at[1]);
+}
+
+void smp_cpu_bias_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    (void)cpu;
+    sum_rows(l->at[0], (smp_dtype)l->task->dtype, l->task->dims[0], l->task->dims[1],
+             l->task->flags & SMP_FLAG_ACCUMULATE, l->at[1], (smp_dtype)l->task->dtype2);
+}
+
+void smp_cpu_matmul(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t m = l->task->dims[0], n = l->task->dims[1], k = l->task->dims[2];
+    smp_dtype t = (smp_dtype)l->task->dtype;
+
+    (void)cpu;
+    smp_product(false, true, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, k },
+                (smp_matrix){ l->at[1], t, k }, false, l->at[2], t, n);
+    if (l->n_operand > 3) {
+        add_rows(l->at[2], t, m, n, l->at[3]);
+    }
+}
+
+void smp_cpu_matmul_dx(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t m = l->task->dims[0], n = l->task->dims[1], k = l->task->dims[2];
+    smp_dtype t = (smp_dtype)l->task->dtype;
+
+    (void)cpu;
+    smp_product(false, false, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, k },
+                (smp_matrix){ l->at[1], t, n }, l->task->flags & SMP_FLAG_ACCUMULATE,
+                l->at[2], t, n);
+}
+
+void smp_cpu_matmul_dw(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t m = l->task->dims[0], n = l->task->dims[1], k = l->task->dims[2];
+    smp_dtype t = (smp_dtype)l->task->dtype, t2 = (smp_dtype)l->task->dtype2;
+    bool add = l->task->flags & SMP_FLAG_ACCUMULATE;
+
+    (void)cpu;
+    smp_product(true, false, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, m },
+                (smp_matrix){ l->at[1], t, n }, add, l->at[2], t2, n);
+    if (l->n_operand > 3) {
+        sum_rows(l->at[0], t, k, m, add, l->at[3], t2);
+    }
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The end of a step: gradient norm, scalars of the update, optimizers.
+ *
+ * Nothing is read back: overflow is a number on the device that selects the old values.  Loss
+ * scaling follows torch.amp.GradScaler: halved on overflow, doubled after 2000 steps without
+ * one.
+ */
+#include "config.h"
+
+#include "exec/cpu.h"
+
+#include <math.h>
+
+enum { CHUNK = 1024, GROWTH_STEPS = 2000 };
+
+void smp_hyper_init(smp_hyper *hyper)
+{
+    *hyper = (smp_hyper){ .lr = 6e-4, .min_lr = 6e-5, .schedule = SMP_SCHEDULE_CONSTANT,
+                          .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
+                          .momentum = 0.9, .clip = 1.0 };
+}
+
+double smp_hyper_lr(const smp_hyper *h, uint64_t done)
+{
+    double span, at;
+
+    if (done < h->warmup_steps) {
+        return h->lr * (double)(done + 1) / (double)(h->warmup_steps + 1);
+    }
+    if (h->schedule == SMP_SCHEDULE_CONSTANT || h->total_steps <= h->warmup_steps) {
+        return h->lr;
+    }
+    span = (double)(h->total_steps - h->warmup_steps);
+    at = (double)(done - h->warmup_steps) / span;
+    at = at > 1 ? 1 : at;
+    if (h->schedule == SMP_SCHEDULE_LINEAR) {
+        return h->lr + (h->min_lr - h->lr) * at;
+    }
+    return h->min_lr + (h->lr - h->min_lr) * 0.5 * (1 + cos(3.14159265358979323846 * at));
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The parameter of the unit that holds element `at`; its end is where the next begins. */
+static const smp_unit_param *param_at(const smp_unit *unit, uint64_t at)
+{
+    uint32_t i = 0;
+
+    while (i + 1 < unit->n_param && at >= unit->params[i + 1].offset) {
+        i++;
+    }
+    return &unit->params[i];
+}
+
+/* A range of elements of one parameter, inside the range of the task. */
+typedef struct piece { const smp_unit_param *param; uint64_t first, n; } piece;
+
+/* The piece at element `done` of the task, at most CHUNK long. */
+static piece next_piece(const smp_cpu *cpu, const smp_launch *l, uint64_t done)
+{
+    const smp_unit *unit = &cpu->rank->program->units[l->task->dims[1]];
+    uint64_t at = l->task->dims[2] + done;
+    piece p = { .param = param_at(unit, at), .first = done };
+
+    p.n = least(least(p.param->offset + p.param->elems - at, l->task->dims[0] - done), CHUNK);
+    return p;
+}
+
+void smp_cpu_squares(const smp_cpu *cpu, const smp_launch *l)
+{
+    float *sums = l->at[1], scratch[CHUNK];
+    double sum = 0;
+
+    for (uint64_t i = 0; i < l->task->dims[0];) {
+        piece p = next_piece(cpu, l, i);
+        const float *g = smp_row(l->at[0], (smp_dtype)l->task->dtype, i, p.n, scratch);
+        double part = 0;
+
+        for (uint64_t j = 0; j < p.n; j++) {
+            part += (double)g[j] * (double)g[j];
+        }
+        sum += part / p.param->copies;
+        i += p.n;
+    }
+    sums[SMP_SUM_SQUARES] += (float)sum;
+    sums[SMP_SUM_OVERFLOW] += isfinite(sum) ? 0.0f : 1.0f;
+}
+
+static void scale_loss(const smp_hyper *hyper, float *state, bool overflow)
+{
+    if (hyper->loss_scale > 0) {
+        return;
+    }
+    if (overflow) {
+        state[SMP_SCALAR_LOSS_SCALE] *= 0.5f;
+        state[SMP_SCALAR_GROWTH] = 0;
+    } else if (++state[SMP_SCALAR_GROWTH] >= (float)GROWTH_STEPS) {
+        float grown = state[SMP_SCALAR_LOSS_SCALE] * 2.0f;
+
+        state[SMP_SCALAR_LOSS_SCALE] = isfinite(grown) ? grown : state[SMP_SCALAR_LOSS_SCALE];
+        state[SMP_SCALAR_GROWTH] = 0;
+    }
+}
+
+/* The clip factor is torch.nn.utils.clip_grad_norm_'s: at most 1, norm + 1e-6 below. */
+void smp_cpu_scalars(const smp_cpu *cpu, const smp_launch *l)
+{
+    const smp_rank *rank = cpu->rank;
+    const smp_hyper *hyper = &rank->hyper;
+    const float *sums = l->at[0];
+    float *state = l->at[1];
+    double scale = (double)state[SMP_SCALAR_LOSS_SCALE], clip = 1, steps;
+    double squares = (double)sums[SMP_SUM_SQUARES] / rank->copies;
+    double norm = sqrt(squares) / scale;
+    bool overflow = sums[SMP_SUM_OVERFLOW] > 0 || !isfinite(norm);
+
+    if (hyper->clip > 0 && hyper->clip < norm + 1e-6) {
+        clip = hyper->clip / (norm + 1e-6);
+    }
+    state[SMP_SCALAR_LR] = (float)smp_hyper_lr(hyper, (uint64_t)state[SMP_SCALAR_STEPS]);
+    state[SMP_SCALAR_SKIP] = overflow ? 1.0f : 0.0f;
+    state[SMP_SCALAR_FACTOR] = (float)(clip / scale);
+    state[SMP_SCALAR_STEPS] += overflow ? 0.0f : 1.0f;
+    steps = (double)state[SMP_SCALAR_STEPS];
+    state[SMP_SCALAR_BIAS1] = (float)(1 - pow(hyper->beta1, steps));
+    state[SMP_SCALAR_BIAS2] = (float)(1 - pow(hyper->beta2, steps));
+    state[SMP_SCALAR_NORM] = (float)norm;
+    state[SMP_SCALAR_LOSS] = sums[SMP_SUM_LOSS] / (float)rank->job->world;
+    scale_loss(hyper, state, overflow);
+}
+
+/* Matrices decay, biases and norms do not. */
+static float decay_of(const smp_cpu *cpu, const smp_launch *l, const smp_unit_param *param)
+{
+    const smp_unit *unit = &cpu->rank->program->units[l->task->dims[1]];
+    const smp_param *all = unit->block ? unit->block->params : cpu->rank->job->model->root;
+
+    return all[param->param].n_dim > 1 ? (float)cpu->rank->hyper.weight_decay : 0.0f;
+}
+
+/* [Loshchilov and Hutter 2019, algorithm 2], as torch.optim.AdamW orders it. */
+static void adamw_piece(const smp_cpu *cpu, const smp_launch *l, piece p)
+{
+    const smp_hyper *h = &cpu->rank->hyper;
+    const float *state = l->at[4];
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    float sw[CHUNK], sm[CHUNK], sv[CHUNK], sg[CHUNK];
+    const float *g = smp_row(l->at[1], (smp_dtype)l->task->dtype2, p.first, p.n, sg);
+    float lr = state[SMP_SCALAR_LR], factor = state[SMP_SCALAR_FACTOR];
+    float b1 = (float)h->beta1, b2 = (float)h->beta2, eps = (float)h->eps;
+    float keep = 1.0f - lr * decay_of(cpu, l, p.param);
+    float rate = lr / state[SMP_SCALAR_BIAS1];
+    float root = sqrtf(state[SMP_SCALAR_BIAS2]);
+
+    smp_load(sw, l->at[0], t, p.first, p.n);
+    smp_load(sm, l->at[2], t, p.first, p.n);
+    smp_load(sv, l->at[3], t, p.first, p.n);
+    for (uint64_t i = 0; i < p.n; i++) {
+        float x = g[i] * factor;
+
+        sm[i] = b1 * sm[i] + (1.0f - b1) * x;
+        sv[i] = b2 * sv[i] + (1.0f - b2) * x * x;
+        sw[i] = sw[i] * keep - rate * sm[i] / (sqrtf(sv[i]) / root + eps);
+    }
+    smp_store(l->at[0], t, p.first, sw, p.n);
+    smp_store(l->at[2], t, p.first, sm, p.n);
+    smp_store(l->at[3], t, p.first, sv, p.n);
+}
+
+void smp_cpu_adamw(const smp_cpu *cpu, const smp_launch *l)
+{
+    const float *state = l->at[4];
+
+    for (uint64_t i = 0; i < l->task->dims[0] && state[SMP_SCALAR_SKIP] <= 0;) {
+        piece p = next_piece(cpu, l, i);
+
+        adamw_piece(cpu, l, p);
+        i += p.n;
+    }
+}
+
+/* As torch.optim.SGD: decay joins the gradient, no dampening. */
+static void sgd_piece(const smp_cpu *cpu, const smp_launch *l, piece p)
+{
+    const float *state = l->at[3];
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    float sw[CHUNK], sm[CHUNK], sg[CHUNK];
+    const float *g = smp_row(l->at[1], (smp_dtype)l->task->dtype2, p.first, p.n, sg);
+    float lr = state[SMP_SCALAR_LR], factor = state[SMP_SCALAR_FACTOR];
+    float momentum = (float)cpu->rank->hyper.momentum, decay = decay_of(cpu, l, p.param);
+
+    smp_load(sw, l->at[0], t, p.first, p.n);
+    smp_load(sm, l->at[2], t, p.first, p.n);
+    for (uint64_t i = 0; i < p.n; i++) {
+        sm[i] = momentum * sm[i] + g[i] * factor + decay * sw[i];
+        sw[i] -= lr * sm[i];
+    }
+    smp_store(l->at[0], t, p.first, sw, p.n);
+    smp_store(l->at[2], t, p.first, sm, p.n);
+}
+
+void smp_cpu_sgd(const smp_cpu *cpu, const smp_launch *l)
+{
+    const float *state = l->at[3];
+
+    for (uint64_t i = 0; i < l->task->dims[0] && state[SMP_SCALAR_SKIP] <= 0;) {
+        piece p = next_piece(cpu, l, i);
+
+        sgd_piece(cpu, l, p);
+        i += p.n;
+    }
+}

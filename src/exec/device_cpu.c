@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cpu device: operations run by this host, its memory is the arena.
+ *
+ * Serial (the default): a task runs when it is issued, so the host order of the program is the
+ * order of execution and waits have nothing to do.  Async: each stream that is used has a
+ * thread and a queue; events are positions in queues, and only what the program's waits say
+ * is ordered.
+ */
+#include "config.h"
+
+#include "exec/cpu.h"
+#include "exec/threads.h"
+
+#include "base/arena.h"
+#include "base/numeric.h"
+
+#include <cblas.h>
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+typedef enum item_kind { ITEM_LAUNCH, ITEM_CALL, ITEM_COPY, ITEM_WAIT, ITEM_END } item_kind;
+
+typedef struct item {
+    item_kind kind;
+    smp_launch launch;
+    smp_host_call function;
+    void *context;
+    void *to;
+    const void *from;
+    uint64_t bytes;
+    smp_event event;
+} item;
+
+enum { QUEUE = 512 };
+
+typedef struct stream {
+    smp_device *device;
+    pthread_t thread;
+    bool started;
+    item *queue;              /* ring of QUEUE items */
+    uint64_t issued, done;    /* items ever */
+} stream;
+
+struct smp_device {
+    smp_cpu cpu;
+    float *tables;
+    bool async;
+    void *memory[SMP_SPACES];
+    uint64_t memory_bytes[SMP_SPACES];
+    pthread_mutex_t lock;     /* of streams, failure and errors */
+    pthread_cond_t changed;
+    bool has_lock, has_changed;
+    stream streams[SMP_STREAMS];
+    smp_status failure;       /* the first since the last sync; later items do nothing */
+    smp_errors *errors;
+};
+
+static const struct { smp_kernel *run; } kernels[SMP_OPS] = {
+#define SMP_CPU_ROW_(OP, name) [SMP_OP_##OP] = { smp_cpu_##name },
+    SMP_CPU_KERNELS(SMP_CPU_ROW_)
+#undef SMP_CPU_ROW_
+};
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---- rotary tables ---- */
+
+/* Frequency of pair i, scaled as transformers' modeling_rope_utils.py does for the type. */
+static double frequency(const smp_model *model, uint64_t pairs, uint64_t i)
+{
+    double f = pow(model->rope_theta, -(double)i / (double)pairs);
+    double wave = 6.283185307179586 / f, low, high, smooth;
+
+    if (model->rope_scaling == SMP_ROPE_LINEAR) {
+        return f / model->rope_factor;
+    }
+    if (model->rope_scaling != SMP_ROPE_LLAMA3) {
+        return f;
+    }
+    low = model->rope_original_positions / model->rope_low_freq;
+    high = model->rope_original_positions / model->rope_high_freq;
+    if (wave > low) {
+        return f / model->rope_factor;
+    }
+    if (wave < high) {
+        return f;
+    }
+    smooth = (model->rope_original_positions / wave - model->rope_low_freq)
+             / (model->rope_high_freq - model->rope_low_freq);
+    return (1 - smooth) * f / model->rope_factor + smooth * f;
+}
+
+static void make_tables(smp_device *device, const smp_rank *rank)
+{
+    const smp_model *model = rank->job->model;
+    uint64_t seq = rank->job->batch.seq_len, pairs;
+    uint64_t d = model->kinds[0].attention.head_dim;
+
+    if (model->position != SMP_POSITION_ROPE) {
+        return;
+    }
+    pairs = (uint64_t)((double)d * model->rotary_frac) / 2;
+    device->tables = smp_heap_alloc(smp_mul(2 * pairs, seq), sizeof *device->tables);
+    for (uint64_t t = 0; t < seq; t++) {
+        for (uint64_t i = 0; i < pairs; i++) {
+            double angle = (double)t * frequency(model, pairs, i);
+
+            device->tables[t * pairs + i] = (float)cos(angle);
+            device->tables[(seq + t) * pairs + i] = (float)sin(angle);
+        }
+    }
+    device->cpu.cosines = device->tables;
+    device->cpu.sines = device->tables + seq * pairs;
+    device->cpu.rope_pairs = pairs;
+}
+
+static smp_status check_rank(const smp_rank *rank, smp_errors *errors)
+{
+    const smp_model *model = rank->job->model;
+
+    if (model->position == SMP_POSITION_ROPE && model->rope_scaling != SMP_ROPE_PLAIN
+        && model->rope_scaling != SMP_ROPE_LINEAR && model->rope_scaling != SMP_ROPE_LLAMA3) {
+        return smp_fail(errors, SMP_INPUT, NULL,
+                        "%s: the executor has no such scaling of rotary positions; it has "
+                        "default, linear and llama3",
+                        model->name);
+    }
+    return SMP_OK;
+}
+
+/* ---- items ---- */
+
+static void run_item(smp_device *device, const item *it)
+{
+    smp_span *span = it->launch.span;
+    smp_errors *errors = NULL;
+    smp_status status = SMP_OK;
+
+    if (it->kind == ITEM_COPY) {
+        memcpy(it->to, it->from, it->bytes);
+        return;
+    }
+    if (span) {
+        span->start_ns = now_ns();
+    }
+    if (it->kind == ITEM_LAUNCH) {
+        kernels[it->launch.task->op].run(&device->cpu, &it->launch);
+    } else {
+        errors = smp_errors_create();
+        status = it->function(it->context, &it->launch, errors);
+    }
+    if (span) {
+        span->end_ns = now_ns();
+    }
+    if (status != SMP_OK) {
+        (void)pthread_mutex_lock(&device->lock);
+        if (device->failure == SMP_OK) {
+            device->failure = status;
+            (void)smp_fail(device->errors, status, NULL, "%s", smp_errors_text(errors, 0));
+        }
+        (void)pthread_mutex_unlock(&device->lock);
+    }
+    smp_errors_destroy(errors);
+}
+
+/* Waits for another stream's position; under the lock. */
+static void await(smp_device *device, smp_event event)
+{
+    while (device->streams[event.stream].done < event.position) {
+        (void)pthread_cond_wait(&device->changed, &device->lock);
+    }
+}
+
+static void *stream_main(void *argument)
+{
+    stream *s = argument;
+    smp_device *device = s->device;
+    bool end = false;
+
+    (void)pthread_mutex_lock(&device->lock);
+    while (!end) {
+        item it;
+        bool failed;
+
+        while (s->done == s->issued) {
+            (void)pthread_cond_wait(&device->changed, &device->lock);
+        }
+        it = s->queue[s->done % QUEUE];
+        if (it.kind == ITEM_WAIT) {
+            await(device, it.event);
+        }
+        failed = device->failure != SMP_OK;
+        end = it.kind == ITEM_END;
+        if (it.kind != ITEM_WAIT && !end && !failed) {
+            (void)pthread_mutex_unlock(&device->lock);
+            run_item(device, &it);
+            (void)pthread_mutex_lock(&device->lock);
+        }
+        s->done++;
+        (void)pthread_cond_broadcast(&device->changed);
+    }
+    (void)pthread_mutex_unlock(&device->lock);
+    return NULL;
+}
+
+/* Under the lock. */
+static smp_status start_stream(smp_device *device, stream *s)
+{
+    int error;
+
+    s->device = device;
+    s->queue = smp_heap_alloc(QUEUE, sizeof *s->queue);
+    error = smp_thread_create(&s->thread, stream_main, s);
+    s->started = error == 0;
+    return s->started ? SMP_OK
+                      : smp_fail(device->errors, SMP_SYSTEM, NULL,
+                                 "a thread for a stream cannot be made: %s", strerror(error));
+}
+
+static void put(smp_device *device, smp_stream stream_id, const item *it)
+{
+    stream *s = &device->streams[stream_id];
+
+    if (!device->async) {
+        if (device->failure == SMP_OK && it->kind != ITEM_WAIT) {
+            run_item(device, it);
+        }
+        return;
+    }
+    (void)pthread_mutex_lock(&device->lock);
+    if (!s->started && device->failure == SMP_OK) {
+        device->failure = start_stream(device, s);
+    }
+    if (s->started) {
+        while (s->issued - s->done == QUEUE) {
+            (void)pthread_cond_wait(&device->changed, &device->lock);
+        }
+        s->queue[s->issued++ % QUEUE] = *it;
+        (void)pthread_cond_broadcast(&device->changed);
+    }
+    (void)pthread_mutex_unlock(&device->lock);
+}
+
+/* ---- the table ---- */
+
+static void cpu_close(smp_device *device)
+{
+    if (!device) {
+        return;
+    }
+    for (int i = 0; i < SMP_STREAMS; i++) {
+        if (device->streams[i].started) {
+            put(device, (smp_stream)i, &(item){ .kind = ITEM_END });
+            (void)pthread_join(device->streams[i].thread, NULL);
+        }
+        free(device->streams[i].queue);
+    }
+    for (int i = 0; i < SMP_SPACES; i++) {
+        if (device->memory[i]) {
+            (void)munmap(device->memory[i], device->memory_bytes[i]);
+        }
+    }
+    if (device->has_lock) {
+        (void)pthread_mutex_destroy(&device->lock);
+    }
+    if (device->has_changed) {
+        (void)pthread_cond_destroy(&device->changed);
+    }
+    smp_errors_destroy(device->errors);
+    free(device->tables);
+    free(device);
+}
+
+static smp_status cpu_open(const smp_rank *rank, const smp_device_options *options,
+                           smp_errors *errors, smp_device **device_p)
+{
+    smp_device *device;
+    smp_status status = check_rank(rank, errors);
+
+    if (status != SMP_OK) {
+        return status;
+    }
+    device = smp_heap_alloc(1, sizeof *device);
+    device->cpu.rank = rank;
+    device->async = options->async;
+    device->errors = smp_errors_create();
+    device->has_lock = pthread_mutex_init(&device->lock, NULL) == 0;
+    device->has_changed = pthread_cond_init(&device->changed, NULL) == 0;
+    if (!device->has_lock || !device->has_changed) {
+        cpu_close(device);
+        return smp_fail(errors, SMP_SYSTEM, NULL, "a lock cannot be made");
+    }
+    openblas_set_num_threads((int)options->threads);
+    make_tables(device, rank);
+    *device_p = device;
+    return SMP_OK;
+}
+
+static smp_status cpu_alloc(smp_device *device, smp_space space, uint64_t bytes,
+                            smp_errors *errors, void **address_p)
+{
+    void *memory;
+
+    if (bytes == 0) {
+        *address_p = NULL;
+        return SMP_OK;
+    }
+    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        return smp_fail(errors, SMP_SYSTEM, NULL, "an arena of %llu bytes: %s",
+                        (unsigned long long)bytes, strerror(errno));
+    }
+    device->memory[space] = memory;
+    device->memory_bytes[space] = bytes;
+    *address_p = memory;
+    return SMP_OK;
+}
+
+static void cpu_copy(smp_device *device, smp_stream stream_id, void *to, const void *from,
+                     uint64_t bytes)
+{
+    put(device, stream_id,
+        &(item){ .kind = ITEM_COPY, .to = to, .from = from, .bytes = bytes });
+}
+
+static void cpu_launch(smp_device *device, smp_stream stream_id, const smp_launch *launch)
+{
+    put(device, stream_id, &(item){ .kind = ITEM_LAUNCH, .launch = *launch });
+}
+
+static void cpu_call(smp_device *device, smp_stream stream_id, smp_host_call function,
+                     void *context, const smp_launch *launch)
+{
+    put(device, stream_id,
+        &(item){ .kind = ITEM_CALL, .function = function, .context = context,
+                 .launch = *launch });
+}
+
+static void cpu_record(smp_device *device, smp_stream stream_id, smp_event *event_p)
+{
+    *event_p = (smp_event){ .position = device->streams[stream_id].issued,
+                            .stream = (uint8_t)stream_id };
+}
+
+static void cpu_wait(smp_device *device, smp_stream stream_id, smp_event event)
+{
+    put(device, stream_id, &(item){ .kind = ITEM_WAIT, .event = event });
+}
+
+static smp_status cpu_sync(smp_device *device, smp_errors *errors)
+{
+    smp_status status;
+
+    (void)pthread_mutex_lock(&device->lock);
+    for (int i = 0; i < SMP_STREAMS; i++) {
+        await(device, (smp_event){ device->streams[i].issued, (uint8_t)i });
+    }
+    status = device->failure;
+    if (status != SMP_OK) {
+        (void)smp_fail(errors, status, NULL, "%s", smp_errors_text(device->errors, 0));
+        smp_errors_clear(device->errors);
+        device->failure = SMP_OK;
+    }
+    (void)pthread_mutex_unlock(&device->lock);
+    return status;
+}
+
+static bool cpu_supports(const smp_device *device, const smp_task *task)
+{
+    (void)device;
+    return kernels[task->op].run != NULL
+           && (task->dtype == SMP_F32 || task->dtype == SMP_BF16 || task->dtype == SMP_F16);
+}
+
+const smp_device_ops smp_device_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .copy = cpu_copy,
+    .launch = cpu_launch,
+    .call = cpu_call,
+    .record = cpu_record,
+    .wait = cpu_wait,
+    .sync = cpu_sync,
+    .supports = cpu_supports,
+};

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Initial values by global element: every layout starts from the same bits.
+ *
+ * Weights are normal(0, initializer_range), biases 0, norms 1, rows of a padded vocabulary 0.
+ * In gpt2 the projections into the residual are scaled by 1 / sqrt(2 n_layer), as
+ * transformers' GPT2PreTrainedModel does.
+ */
+#include "config.h"
+
+#include "exec/run.h"
+
+#include "base/numeric.h"
+
+#include <math.h>
+#include <string.h>
+
+static const smp_unit_param *param_at(const smp_unit *unit, uint64_t at)
+{
+    uint32_t i = 0;
+
+    while (i + 1 < unit->n_param && at >= unit->params[i + 1].offset) {
+        i++;
+    }
+    return &unit->params[i];
+}
+
+/* First row of the whole parameter on this tensor rank. */
+static uint64_t first_row(const smp_rank *rank, const smp_unit *unit, const smp_param *param,
+                          uint64_t rows)
+{
+    uint32_t kv;
+
+    switch (param->split) {
+    case SMP_SPLIT_OUT:
+    case SMP_SPLIT_VOCAB:
+        return rank->tensor_rank * rows;
+    case SMP_SPLIT_KV:
+        kv = unit->block ? unit->block->attention.kv_heads : rank->tensor;
+        return kv >= rank->tensor ? rank->tensor_rank * rows
+                                  : rank->tensor_rank / (rank->tensor / kv) * rows;
+    case SMP_SPLIT_NONE:
+    case SMP_SPLIT_IN:
+    case SMP_SPLIT_EXPERT_OUT:
+    case SMP_SPLIT_EXPERT_IN:
+        break;
+    }
+    return 0;
+}
+
+uint64_t smp_global_element(const smp_rank *rank, const smp_unit *unit, uint64_t at,
+                            const smp_param **param_p)
+{
+    const smp_unit_param *p = param_at(unit, at);
+    const smp_param *all = unit->block ? unit->block->params : rank->job->model->root;
+    const smp_param *param = &all[p->param];
+    uint64_t shape[2] = { 1, 1 }, width, row, column;
+
+    *param_p = param;
+    smp_param_local_shape(rank->job->model, unit->block, param, rank->tensor, shape);
+    width = param->n_dim > 1 ? shape[1] : 1;
+    row = (at - p->offset) / width + first_row(rank, unit, param, shape[0]);
+    column = (at - p->offset) % width;
+    if (param->split == SMP_SPLIT_IN && param->n_dim > 1) {
+        column += rank->tensor_rank * width;
+    }
+    if (row >= param->shape[0]) {
+        return UINT64_MAX;
+    }
+    return param->n_dim > 1 ? row * param->shape[1] + column : row;
+}
+
+static bool is_norm(smp_role role)
+{
+    switch ((int)role) {
+    case SMP_ROLE_EMBED_NORM_W:
+    case SMP_ROLE_NORM1_W:
+    case SMP_ROLE_NORM2_W:
+    case SMP_ROLE_Q_NORM_W:
+    case SMP_ROLE_K_NORM_W:
+    case SMP_ROLE_POST_NORM1_W:
+    case SMP_ROLE_POST_NORM2_W:
+    case SMP_ROLE_FINAL_NORM_W:
+    case SMP_ROLE_Q_DOWN_NORM_W:
+    case SMP_ROLE_KV_DOWN_NORM_W:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* A standard normal number by Box and Muller's transformation. */
+static double normal(uint64_t seed, uint64_t high, uint64_t index)
+{
+    uint32_t u[4];
+    double radius, angle;
+
+    smp_random4(seed, high, index >> 1, u);
+    radius = sqrt(-2 * log(((double)u[0] + 1) * 0x1p-32));
+    angle = 6.283185307179586 * ((double)u[1] * 0x1p-32);
+    return radius * (index & 1 ? sin(angle) : cos(angle));
+}
+
+float smp_init_value(const smp_rank *rank, const smp_unit *unit, uint32_t layer, uint64_t at)
+{
+    const smp_model *model = rank->job->model;
+    const smp_param *param;
+    uint64_t index = smp_global_element(rank, unit, at, &param);
+    uint64_t place = ((uint64_t)(unit->block ? layer + 1 : 0) << 16) + (uint64_t)param->role;
+    double range = model->initializer_range;
+
+    if (index == UINT64_MAX) {
+        return 0.0f;
+    }
+    if (param->n_dim == 1) {
+        return is_norm(param->role) ? 1.0f : 0.0f;
+    }
+    if (strcmp(model->family, "gpt2") == 0
+        && (param->role == SMP_ROLE_O_W || param->role == SMP_ROLE_DOWN_W)) {
+        range /= sqrt(2.0 * model->n_layer);
+    }
+    return (float)(range * normal(rank->job->settings.random_seed, place, index));
+}

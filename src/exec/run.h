@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One rank's step program on a device and a communicator: lowered, placed, run.
+ *
+ * Everything that a step does is in the program; the runner turns addresses into pointers,
+ * issues tasks in host order and orders streams by the program's waits.  The device arena has
+ * exactly program->arena_bytes, the host arena program->host_arena_bytes.
+ */
+#ifndef SMP_EXEC_RUN_H
+#define SMP_EXEC_RUN_H
+
+#include "exec/comm.h"
+#include "exec/device.h"
+
+typedef struct smp_runner_options {
+    const smp_device_ops *device;
+    smp_device_options device_options;
+    const smp_comm_ops *comm;
+    smp_world *world;
+    uint64_t device_memory_bytes; /* an arena that needs more is refused; 0: no limit */
+    bool measure;                 /* keep the times of every task of the last step */
+    smp_hyper hyper;
+} smp_runner_options;
+
+typedef struct smp_bound_channel { const smp_comm_ops *ops; smp_channel *channel; } smp_bound_channel;
+
+typedef struct smp_runner {
+    smp_arena *arena;
+    smp_rank rank;
+    const smp_mesh *mesh;
+    smp_runner_options options;
+    const smp_device_ops *ops;
+    smp_device *device;
+    char *memory[SMP_SPACES];
+    smp_bound_channel *channels;  /* one for each communicator of the program */
+    smp_bound_channel everyone;   /* all ranks, outside the step */
+    uint64_t *record0;            /* of an instance: its first task among all */
+    uint64_t n_record;
+    smp_event *events;
+    smp_span *spans;              /* NULL unless measured */
+    bool *awaited;                /* of a task of the program */
+    uint64_t step;
+} smp_runner;
+
+/* `job` is resolved; job and mesh outlive the runner. */
+SMP_CHECK smp_status smp_runner_create(const smp_job *job, const smp_mesh *mesh,
+                                       uint32_t rank, const smp_runner_options *options,
+                                       smp_errors *errors, smp_runner **runner_p);
+void smp_runner_destroy(smp_runner *runner);
+/* Fills the master parameters by `smp_init_value`, zeroes everything else, and brings the
+ * parameters to where a step expects them. */
+SMP_CHECK smp_status smp_runner_init(smp_runner *runner, smp_errors *errors);
+/* One optimizer step.  ids and targets: int32, micro_batches x micro_batch x seq. */
+SMP_CHECK smp_status smp_runner_step(smp_runner *runner, const int32_t *ids,
+                                     const int32_t *targets, smp_errors *errors);
+/* The device's scalars after the last step. */
+SMP_CHECK smp_status smp_runner_scalars(smp_runner *runner, float out[SMP_SCALARS],
+                                        smp_errors *errors);
+/* The address of an operand of a task of an instance. */
+void *smp_runner_operand(const smp_runner *runner, uint32_t instance, uint32_t task,
+                         uint32_t operand);
+
+/* Calls `visit` for each part of a unit that this rank updates: the operands of its optimizer
+ * task (parameter, gradient, ...).  `layer` is that of the block; the root has block NULL. */
+typedef struct smp_owned {
+    const smp_unit *unit;
+    uint32_t layer;
+    uint64_t first, elems;     /* of the unit's flat vector */
+    const smp_task *task;
+    uint32_t instance, task_index;
+} smp_owned;
+void smp_runner_owned(smp_runner *runner, void (*visit)(void *context, const smp_owned *owned),
+                      void *context);
+
+/* ---- initial values (init.c) ---- */
+
+/* Place of element `at` of the unit's flat vector on a tensor rank in the whole parameter, row
+ * major as declared; UINT64_MAX: padding of the vocabulary. */
+uint64_t smp_global_element(const smp_rank *rank, const smp_unit *unit, uint64_t at,
+                            const smp_param **param_p);
+/* Depends on seed, layer, role and place in the whole parameter only. */
+float smp_init_value(const smp_rank *rank, const smp_unit *unit, uint32_t layer, uint64_t at);
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * smp-exec: trains by a plan.  Arguments and presentation only; what runs is src/exec.
+ */
+#include "config.h"
+
+#include "tools/cli.h"
+#include "tools/exec_compare.h"
+
+#include <string.h>
+
+typedef struct options {
+    cli_job job;
+    const char *data, *metrics, *trace, *schedule;
+    uint64_t steps, device_memory, warmup;
+    uint32_t threads;
+    double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip, loss_scale, timeout;
+    bool async, no_shuffle, compare, dry_run;
+} options;
+
+static const cli_option table[] = {
+    CLI_JOB_OPTIONS(options, job),
+    CLI_SET_OPTION("set", options, job, "one setting (see smp(5)); may be repeated"),
+    CLI_HEADING("Training"),
+    CLI_TEXT("data", 'd', "FILE", options, data,
+             "tokens (.bin, as llm.c and nanoGPT write them) or text, a byte a token"),
+    CLI_U64("steps", 0, "N", options, steps, "optimizer steps; default: 10"),
+    CLI_FLAG("no-shuffle", 0, options, no_shuffle, "sequences in the order of the file"),
+    CLI_DOUBLE("lr", 0, "X", options, lr, "peak learning rate; default: 6e-4"),
+    CLI_DOUBLE("min-lr", 0, "X", options, min_lr, "where linear and cosine end; default: 6e-5"),
+    CLI_U64("warmup", 0, "N", options, warmup, "steps from 0 to the peak; default: 0"),
+    CLI_TEXT("schedule", 0, "WHAT", options, schedule,
+             "constant (default), linear or cosine, over --steps"),
+    CLI_DOUBLE("weight-decay", 0, "X", options, weight_decay, "of matrices; default: 0.1"),
+    CLI_DOUBLE("beta1", 0, "X", options, beta1, "of AdamW; default: 0.9"),
+    CLI_DOUBLE("beta2", 0, "X", options, beta2, "of AdamW; default: 0.95"),
+    CLI_DOUBLE("eps", 0, "X", options, eps, "of AdamW; default: 1e-8"),
+    CLI_DOUBLE("momentum", 0, "X", options, momentum, "of SGD; default: 0.9"),
+    CLI_DOUBLE("clip", 0, "X", options, clip, "largest gradient norm, 0: any; default: 1"),
+    CLI_DOUBLE("loss-scale", 0, "X", options, loss_scale,
+               "fixed; default: dynamic with fp16, else 1"),
+    CLI_HEADING("Execution"),
+    CLI_U64("device-memory", 0, "BYTES", options, device_memory,
+            "refuse a plan whose arena is larger; default: no limit"),
+    CLI_FLAG("async", 0, options, async, "a thread for each stream, ordered by the waits"),
+    CLI_U32("threads", 0, "N", options, threads,
+            "of BLAS, for each rank; default: cores over ranks"),
+    CLI_DOUBLE("timeout", 0, "S", options, timeout,
+               "seconds that a collective waits for a rank; default: 600"),
+    CLI_FLAG("dry-run", 0, options, dry_run, "one step, then what it took"),
+    CLI_HEADING("Output"),
+    CLI_TEXT("metrics", 0, "FILE", options, metrics, "a JSON line for each step"),
+    CLI_TEXT("trace", 't', "FILE", options, trace,
+             "measured times of the last step, as smp-sim --trace writes predicted ones"),
+    CLI_FLAG("compare", 0, options, compare, "print predicted against measured, by task"),
+    CLI_COMMON_OPTIONS
+};
+
+static const char *const usage[] = {
+    "PLAN.json --data FILE [OPTION]...",
+    "--model M --cluster cpu --data FILE [OPTION]...",
+    NULL
+};
+
+static const char *const examples[] = {
+    "smp-exec plan.json --data README.md --steps 100 --metrics run.jsonl",
+    "smp-exec plan.json --data tokens.bin --async --trace trace.json --compare",
+    NULL
+};
+
+static const cli_program program = {
+    .name = "smp-exec",
+    .usage = usage,
+    .about = "Trains the model of a plan on this host: each rank of the plan is a thread, and\n"
+             "what runs is the step program that smp-sim simulates.",
+    .options = table,
+    .n_option = sizeof table / sizeof table[0],
+    .notes = "Exit status: 0 trained, 1 the system failed, 2 an input or the usage is wrong,\n"
+             "3 the plan needs more memory than --device-memory.",
+    .examples = examples,
+    .max_operands = 1
+};
+
+static smp_status read_schedule(const char *text, smp_errors *errors, smp_schedule *schedule_p)
+{
+    static const char *const names[] = { "constant", "linear", "cosine" };
+    const smp_place place = { .file = "--schedule" };
+
+    for (int i = 0; i < 3; i++) {
+        if (!text || strcmp(text, names[i]) == 0) {
+            *schedule_p = (smp_schedule)i;
+            return SMP_OK;
+        }
+    }
+    return smp_fail(errors, SMP_INPUT, &place, "%s: must be constant, linear or cosine", text);
+}
+
+/* Numbers that would make every update NaN are refused here. */
+static smp_status check_numbers(const options *o, smp_errors *errors)
+{
+    const struct { const char *name; double value, low, high; } rules[] = {
+        { "--lr", o->lr, 0, 1e6 },
+        { "--min-lr", o->min_lr, 0, 1e6 },
+        { "--weight-decay", o->weight_decay, 0, 1e6 },
+        { "--beta1", o->beta1, 0, 0.999999999 },
+        { "--beta2", o->beta2, 0, 0.999999999 },
+        { "--eps", o->eps, 1e-30, 1e6 },
+        { "--momentum", o->momentum, 0, 0.999999999 },
+        { "--clip", o->clip, 0, 1e30 },
+        { "--loss-scale", o->loss_scale, 0, 1e30 },
+        { "--timeout", o->timeout, 1e-3, 1e9 },
+    };
+    smp_status status = SMP_OK;
+
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        const smp_place place = { .file = rules[i].name };
+
+        if (!(rules[i].value >= rules[i].low && rules[i].value <= rules[i].high)) {
+            status = smp_fail(errors, SMP_INPUT, &place, "%g: must be from %g to %g",
+                              rules[i].value, rules[i].low, rules[i].high);
+        }
+    }
+    if (!o->data) {
+        status = smp_fail(errors, SMP_INPUT, NULL, "--data FILE is missing");
+    }
+    return status;
+}
+
+static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e)
+{
+    smp_status status = check_numbers(o, errors);
+
+    smp_exec_options_init(e);
+    e->hyper = (smp_hyper){ .lr = o->lr, .min_lr = o->min_lr, .warmup_steps = o->warmup,
+                            .total_steps = o->steps, .beta1 = o->beta1, .beta2 = o->beta2,
+                            .eps = o->eps, .weight_decay = o->weight_decay,
+                            .momentum = o->momentum, .clip = o->clip,
+                            .loss_scale = o->loss_scale };
+    e->steps = o->dry_run ? 1 : o->steps;
+    e->data = o->data;
+    e->shuffle = !o->no_shuffle;
+    e->async = o->async;
+    e->threads = o->threads;
+    e->device_memory_bytes = o->device_memory;
+    e->timeout_s = o->timeout;
+    e->log = stdout;
+    e->metrics = o->metrics;
+    e->trace = o->trace;
+    e->measure = o->compare;
+    return status == SMP_OK ? read_schedule(o->schedule, errors, &e->hyper.schedule) : status;
+}
+
+static smp_status train(const options *o, const smp_job *job, smp_errors *errors)
+{
+    smp_exec_options e;
+    smp_exec_result result = { 0 };
+    smp_status status = fill(o, errors, &e);
+
+    if (status == SMP_OK) {
+        status = smp_exec_run(job, &e, errors, &result);
+    }
+    if (status == SMP_OK && o->dry_run) {
+        (void)printf("ranks %u  device arena %llu bytes  host arena %llu bytes  step %.3f s\n",
+                     job->world, (unsigned long long)result.arena_bytes,
+                     (unsigned long long)result.host_arena_bytes, result.steps[0].seconds);
+    }
+    if (status == SMP_OK && o->compare && result.n_step > 0) {
+        status = exec_compare(job, &result, stdout, errors);
+    }
+    smp_exec_result_free(&result);
+    return status;
+}
+
+static smp_status run(const options *o, const char *plan_path, smp_errors *errors)
+{
+    cli_inputs inputs = { 0 };
+    smp_status status = cli_job_read(&o->job, plan_path, errors, &inputs);
+
+    if (status == SMP_OK) {
+        smp_job_default_batch(&inputs.job);
+        status = smp_job_resolve(&inputs.job, errors);
+    }
+    if (status == SMP_OK) {
+        status = train(o, &inputs.job, errors);
+    }
+    cli_inputs_free(&inputs);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    cli_begin();
+    smp_errors *errors = smp_errors_create();
+    smp_hyper h;
+    smp_hyper_init(&h);
+    options o = { .steps = 10, .lr = h.lr, .min_lr = h.min_lr, .weight_decay = h.weight_decay,
+                  .beta1 = h.beta1, .beta2 = h.beta2, .eps = h.eps, .momentum = h.momentum,
+                  .clip = h.clip, .timeout = 600 };
+    cli_list operands = { 0 };
+    bool done = false;
+    smp_status status = cli_parse(&program, argc, argv, &o, &operands, errors, &done);
+    if (status == SMP_OK && !done) {
+        status = run(&o, operands.count > 0 ? operands.values[0] : NULL, errors);
+    }
+    (void)status; /* the collector has it */
+    cli_list_free(&o.job.set);
+    cli_list_free(&operands);
+    return cli_end("smp-exec", errors);
+}

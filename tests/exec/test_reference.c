@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loss and gradients of tiny models of each family against PyTorch in float64
+ * (reference/reference.py): the norm of every parameter's gradient and its product with a
+ * pattern of noise, which no permutation or transposition survives.
+ */
+#include "config.h"
+
+#include "tests/exec/jobs.h"
+
+typedef struct reference_gradient { const char *name; double norm, dot; } reference_gradient;
+
+#include "tests/exec/reference/reference.h"
+
+enum { BATCH = 2, SEQ = 12 };
+
+static uint32_t mix(uint32_t x)
+{
+    x ^= x >> 16;
+    x *= 0x85EBCA6Bu;
+    x ^= x >> 13;
+    x *= 0xC2B2AE35u;
+    return x ^ x >> 16;
+}
+
+static double noise(const char *prefix, const char *name, uint64_t i)
+{
+    uint32_t seed = 2166136261u;
+
+    for (const char *c = prefix; *c; c++) {
+        seed = (seed ^ (uint8_t)*c) * 16777619u;
+    }
+    for (const char *c = name; *c; c++) {
+        seed = (seed ^ (uint8_t)*c) * 16777619u;
+    }
+    return (double)(mix(seed + (uint32_t)i) >> 8) * 0x1p-24 - 0.5;
+}
+
+static const char *role_name(smp_role role)
+{
+    static const char *const names[SMP_ROLES] = {
+        [SMP_ROLE_EMBED] = "embed_w",     [SMP_ROLE_POSITION] = "position_w",
+        [SMP_ROLE_NORM1_W] = "norm1_w",   [SMP_ROLE_NORM1_B] = "norm1_b",
+        [SMP_ROLE_NORM2_W] = "norm2_w",   [SMP_ROLE_NORM2_B] = "norm2_b",
+        [SMP_ROLE_Q_W] = "q_w",           [SMP_ROLE_Q_B] = "q_b",
+        [SMP_ROLE_K_W] = "k_w",           [SMP_ROLE_K_B] = "k_b",
+        [SMP_ROLE_V_W] = "v_w",           [SMP_ROLE_V_B] = "v_b",
+        [SMP_ROLE_Q_NORM_W] = "q_norm_w", [SMP_ROLE_K_NORM_W] = "k_norm_w",
+        [SMP_ROLE_O_W] = "o_w",           [SMP_ROLE_O_B] = "o_b",
+        [SMP_ROLE_GATE_W] = "gate_w",     [SMP_ROLE_UP_W] = "up_w",
+        [SMP_ROLE_UP_B] = "up_b",         [SMP_ROLE_DOWN_W] = "down_w",
+        [SMP_ROLE_DOWN_B] = "down_b",     [SMP_ROLE_FINAL_NORM_W] = "final_norm_w",
+        [SMP_ROLE_FINAL_NORM_B] = "final_norm_b", [SMP_ROLE_HEAD_W] = "head_w",
+    };
+
+    assert_non_null(names[role]);
+    return names[role];
+}
+
+typedef struct check {
+    smp_runner *runner;
+    const reference_gradient *expected;
+    size_t n, found;
+} check;
+
+static void name_of(const smp_owned *o, const smp_unit_param *p, char *name, size_t n)
+{
+    if (o->unit->block) {
+        (void)snprintf(name, n, "%u.%s", o->layer, role_name(p->role));
+    } else {
+        (void)snprintf(name, n, "%s", role_name(p->role));
+    }
+}
+
+static void set_parameters(void *context, const smp_owned *o)
+{
+    const check *c = context;
+    float *w = smp_runner_operand(c->runner, o->instance, o->task_index, 0);
+
+    assert_int_equal(o->elems, o->unit->elems);
+    for (uint32_t i = 0; i < o->unit->n_param; i++) {
+        const smp_unit_param *p = &o->unit->params[i];
+        const char *role = role_name(p->role);
+        bool norm = strstr(role, "norm") && strstr(role, "_w");
+        char name[64];
+
+        name_of(o, p, name, sizeof name);
+        for (uint64_t j = 0; j < p->elems; j++) {
+            w[p->offset + j] = (float)(noise("", name, j) / 2 + (norm ? 1 : 0));
+        }
+    }
+}
+
+static void check_gradient(check *c, const char *name, const float *g, uint64_t n)
+{
+    double norm = 0, dot = 0;
+
+    for (uint64_t j = 0; j < n; j++) {
+        norm += (double)g[j] * (double)g[j];
+        dot += (double)g[j] * noise("probe.", name, j);
+    }
+    norm = sqrt(norm);
+    for (size_t i = 0; i < c->n; i++) {
+        const reference_gradient *e = &c->expected[i];
+
+        if (strcmp(e->name, name) == 0) {
+            c->found++;
+            if (!(fabs(norm - e->norm) <= 2e-5 * e->norm + 1e-7)
+                || !(fabs(dot - e->dot) <= 2e-5 * e->norm + 1e-7)) {
+                fail_msg("%s: norm %.9g, expected %.9g; product %.9g, expected %.9g", name,
+                         norm, e->norm, dot, e->dot);
+            }
+            return;
+        }
+    }
+    fail_msg("%s: no such parameter in the reference", name);
+}
+
+static void check_gradients(void *context, const smp_owned *o)
+{
+    check *c = context;
+    const float *g = smp_runner_operand(c->runner, o->instance, o->task_index, 1);
+
+    for (uint32_t i = 0; i < o->unit->n_param; i++) {
+        const smp_unit_param *p = &o->unit->params[i];
+        char name[64];
+
+        name_of(o, p, name, sizeof name);
+        check_gradient(c, name, g + p->offset, p->elems);
+    }
+}
+
+static void run_step(tiny *t, check *c, double expected_loss)
+{
+    int32_t ids[BATCH * SEQ], targets[BATCH * SEQ];
+    float state[SMP_SCALARS];
+
+    for (uint32_t i = 0; i < BATCH * SEQ; i++) {
+        ids[i] = (int32_t)(mix(7919 * (i / SEQ) + i % SEQ) % 29);
+        targets[i] = (int32_t)(mix(104729 + 7919 * (i / SEQ) + i % SEQ) % 29);
+    }
+    check_ok(smp_runner_init(c->runner, t->errors), t->errors);
+    smp_runner_owned(c->runner, set_parameters, c);
+    check_ok(smp_runner_step(c->runner, ids, targets, t->errors), t->errors);
+    check_ok(smp_runner_scalars(c->runner, state, t->errors), t->errors);
+    check_rel((double)state[SMP_SCALAR_LOSS], expected_loss, 2e-6);
+    smp_runner_owned(c->runner, check_gradients, c);
+    assert_int_equal(c->found, c->n);
+}
+
+static void compare(const char *config, const char *settings, double loss,
+                    const reference_gradient *expected, size_t n)
+{
+    tiny t;
+    check c = { .expected = expected, .n = n };
+    smp_mesh *mesh = NULL;
+    smp_runner_options options = { .device = &smp_device_cpu,
+                                   .device_options = { .threads = 1 },
+                                   .comm = &smp_comm_threads };
+
+    tiny_open(&t, config, 1, SEQ, BATCH);
+    tiny_set(&t, settings);
+    check_ok(smp_job_resolve(&t.job, t.errors), t.errors);
+    options.hyper = t.options.hyper;
+    check_ok(smp_mesh_create(&t.job, t.errors, &mesh), t.errors);
+    check_ok(smp_threads_create(1, 10, t.errors, &options.world), t.errors);
+    check_ok(smp_runner_create(&t.job, mesh, 0, &options, t.errors, &c.runner), t.errors);
+    run_step(&t, &c, loss);
+    smp_runner_destroy(c.runner);
+    smp_comm_threads.destroy(options.world);
+    smp_mesh_destroy(mesh);
+    tiny_close(&t);
+}
+
+#define CASE(name)                                                                          \
+    static void name##_is_pytorchs(void **state)                                            \
+    {                                                                                       \
+        size_t n = sizeof name##_gradients / sizeof name##_gradients[0];                    \
+                                                                                            \
+        (void)state;                                                                        \
+        compare(name##_config, "micro_batch=2", name##_loss, name##_gradients, n);          \
+        compare(name##_config, "micro_batch=2 attention=naive", name##_loss,                \
+                name##_gradients, n);                                                       \
+        compare(name##_config, "micro_batch=1 accumulation=last checkpointing=full",        \
+                name##_loss, name##_gradients, n);                                          \
+    }
+CASE(llama)
+CASE(llama3)
+CASE(qwen2)
+CASE(qwen3)
+CASE(mistral)
+CASE(gpt2)
+CASE(gpt_neox)
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(llama_is_pytorchs),   cmocka_unit_test(llama3_is_pytorchs),
+    cmocka_unit_test(qwen2_is_pytorchs),   cmocka_unit_test(qwen3_is_pytorchs),
+    cmocka_unit_test(mistral_is_pytorchs), cmocka_unit_test(gpt2_is_pytorchs),
+    cmocka_unit_test(gpt_neox_is_pytorchs),
+};
+
+CHECK_MAIN(tests)

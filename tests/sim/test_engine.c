@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The event engine against an evaluation that has no events, and against closed forms.
+ */
+#include "tests/sim/random_step.h"
+
+enum { PROGRAMS = 3000, MOST_CLASSES = 3 };
+
+/* ------------------------------------------- longest path in the order of issue */
+
+typedef struct path {
+    int64_t end_ps[MOST_CLASSES][1024]; /* by running number of the task */
+    int64_t stream_ps[MOST_CLASSES][SMP_STREAMS];
+    int64_t issued_ps[MOST_CLASSES];
+    int64_t last_ps[MOST_CLASSES];
+} path;
+
+static bool meets(const random_step *r, uint32_t a, uint32_t b, uint8_t comm)
+{
+    return a == b || (comm != SMP_NO_COMM && r->step.programs[a]->comms[comm].meeting ==
+                                                 r->step.programs[b]->comms[comm].meeting);
+}
+
+static int64_t ready_ps(const random_step *r, const path *x, const uint32_t *first, uint32_t c,
+                        uint32_t i, uint32_t t)
+{
+    const smp_program *p = r->step.programs[c];
+    const smp_pattern *pattern = &p->patterns[p->order[i].pattern];
+    uint32_t stored = p->segments[p->order[i].segment].task0 + t;
+    int64_t ps = x->stream_ps[c][p->tasks[stored].stream];
+    for (uint32_t w = pattern->wait0; w < pattern->wait0 + pattern->n_wait; w++) {
+        if (p->waits[w].task == t) {
+            int64_t other = x->end_ps[c][first[i - p->waits[w].back] + p->waits[w].source];
+            ps = other > ps ? other : ps;
+        }
+    }
+    return x->issued_ps[c] > ps ? x->issued_ps[c] : ps;
+}
+
+/* All tasks wait for earlier ones only, so one pass in issue order is a topological order. */
+static void longest_path(const random_step *r, bool host, path *x)
+{
+    memset(x, 0, sizeof *x);
+    const smp_program *common = r->step.programs[0];
+    uint32_t first[64];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < common->n_instance; i++) {
+        const smp_segment *segment = &common->segments[common->order[i].segment];
+        first[i] = n;
+        for (uint32_t t = 0; t < segment->n_task; t++, n++) {
+            const smp_task *task = &common->tasks[segment->task0 + t];
+            int64_t ready[MOST_CLASSES];
+            for (uint32_t c = 0; c < r->step.n_program; c++) {
+                x->issued_ps[c] += host ? r->issue_ps[c][segment->task0 + t] : 0;
+                ready[c] = ready_ps(r, x, first, c, i, t);
+            }
+            for (uint32_t c = 0; c < r->step.n_program; c++) {
+                int64_t start_ps = 0;
+                int64_t duration_ps = 0;
+                for (uint32_t d = 0; d < r->step.n_program; d++) {
+                    if (meets(r, c, d, task->comm)) {
+                        int64_t own_ps = r->duration_ps[d][segment->task0 + t];
+                        start_ps = ready[d] > start_ps ? ready[d] : start_ps;
+                        duration_ps = own_ps > duration_ps ? own_ps : duration_ps;
+                    }
+                }
+                x->end_ps[c][n] = x->stream_ps[c][task->stream] = start_ps + duration_ps;
+                x->last_ps[c] = x->end_ps[c][n] > x->last_ps[c] ? x->end_ps[c][n]
+                                                               : x->last_ps[c];
+            }
+        }
+    }
+}
+
+static void check_against_path(uint64_t seed, bool host)
+{
+    static path x;
+    smp_errors *errors = smp_errors_create();
+    random_step *r = random_create(seed, 1 + (uint32_t)(seed % MOST_CLASSES));
+    smp_simulation *s = random_simulate(r, host, errors);
+    longest_path(r, host, &x);
+    uint32_t slowest = 0;
+    for (uint32_t c = 0; c < r->step.n_program; c++) {
+        slowest = x.last_ps[c] > x.last_ps[slowest] ? c : slowest;
+        uint32_t n = s->record0[c][r->step.programs[c]->n_instance];
+        for (uint32_t k = 0; k < n; k++) {
+            if (s->records[c][k].end_ps != x.end_ps[c][k]) {
+                print_error("seed %" PRIu64 " class %u task %u\n", seed, c, k);
+            }
+            check_i64(s->records[c][k].end_ps, x.end_ps[c][k]);
+            assert_true(s->records[c][k].ready_ps <= s->records[c][k].start_ps);
+        }
+    }
+    check_i64(s->report.step_ps, x.last_ps[slowest]);
+    check_u64(s->slowest, slowest);
+    random_destroy(r);
+    smp_errors_destroy(errors);
+}
+
+static void equals_longest_path(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+        check_against_path(seed, false);
+    }
+}
+
+static void equals_longest_path_with_host(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+        check_against_path(seed, true);
+    }
+}
+
+/* ------------------------------------------------------------------- properties */
+
+static void never_below_the_busiest_stream(void **state)
+{
+    (void)state;
+    smp_errors *errors = smp_errors_create();
+    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+        random_step *r = random_create(seed, 1);
+        smp_simulation *s = random_simulate(r, false, errors);
+        const smp_program *p = r->step.programs[0];
+        int64_t busy_ps[SMP_STREAMS] = {0};
+        int64_t serial_ps = 0;
+        for (uint32_t i = 0; i < p->n_instance; i++) {
+            const smp_segment *segment = &p->segments[p->order[i].segment];
+            for (uint32_t t = segment->task0; t < segment->task0 + segment->n_task; t++) {
+                busy_ps[p->tasks[t].stream] += r->duration_ps[0][t];
+                serial_ps += r->duration_ps[0][t];
+            }
+        }
+        for (int k = 0; k < SMP_STREAMS; k++) {
+            assert_true(s->report.step_ps >= busy_ps[k]);
+        }
+        assert_true(s->report.step_ps <= serial_ps);
+        random_destroy(r);
+    }
+    smp_errors_destroy(errors);
+}
+
+/* With all waits, then with those of one class gone: never slower. */
+static void a_wait_never_speeds_up(void **state)
+{
+    (void)state;
+    smp_errors *errors = smp_errors_create();
+    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+        random_step *r = random_create(seed, 2);
+        int64_t with_ps = random_simulate(r, false, errors)->report.step_ps;
+        smp_program *p = r->step.programs[0];
+        uint32_t i = (uint32_t)(seed % p->n_instance);
+        p->patterns[i].n_wait -= p->patterns[i].n_wait > 0;
+        int64_t less_ps = random_simulate(r, false, errors)->report.step_ps;
+        assert_true(less_ps <= with_ps);
+        for (i = 0; i < p->n_instance; i++) {
+            p->patterns[i].n_wait = 0;
+        }
+        assert_true(random_simulate(r, false, errors)->report.step_ps <= less_ps);
+        random_destroy(r);
+    }
+    smp_errors_destroy(errors);
+}
+
+/* ------------------------------------------------------------------ closed forms */
+
+enum { LAYERS = 10 };
+
+/* One segment: gather (stream unshard), then compute, `layers` times.  The compute waits for
+ * its gather; with one slot the gather also waits for the compute before it. */
+static int64_t pipeline_ps(int64_t gather_ps, int64_t compute_ps, bool one_slot)
+{
+    smp_task tasks[] = {{.name = "gather", .stream = SMP_STREAM_UNSHARD, .comm = SMP_NO_COMM},
+                        {.name = "compute", .stream = SMP_STREAM_COMPUTE, .comm = SMP_NO_COMM}};
+    smp_segment segment = {"layer", 0, 2};
+    smp_instance order[LAYERS] = {{0}};
+    smp_wait waits[] = {{1, 0, 0}, {0, 1, 1}, {1, 0, 0}};
+    smp_pattern patterns[] = {{0, 1}, {1, 2}};
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        order[i].pattern = one_slot && i > 0;
+    }
+    smp_program p = {.tasks = tasks, .n_task = 2, .segments = &segment, .n_segment = 1,
+                     .order = order, .n_instance = LAYERS, .patterns = patterns,
+                     .n_pattern = 2, .waits = waits, .n_wait = 3};
+    smp_program *programs[] = {&p};
+    smp_step step = {.programs = programs, .n_program = 1};
+    int64_t durations[] = {gather_ps, compute_ps};
+    int64_t *duration_ps[] = {durations};
+    smp_errors *errors = smp_errors_create();
+    int64_t end_ps = -1;
+    uint32_t slowest = 9;
+    check_ok(smp_engine_run(&step, duration_ps, NULL, NULL, errors, &end_ps, &slowest), errors);
+    check_u64(slowest, 0);
+    smp_errors_destroy(errors);
+    return end_ps;
+}
+
+static void pipelines(void **state)
+{
+    (void)state;
+    /* Two stages of unlimited depth: the slower runs without a gap, the faster shows once. */
+    check_i64(pipeline_ps(3, 7, false), 3 + LAYERS * 7);
+    check_i64(pipeline_ps(7, 3, false), LAYERS * 7 + 3);
+    check_i64(pipeline_ps(5, 5, false), 5 + LAYERS * 5);
+    /* One slot: nothing overlaps. */
+    check_i64(pipeline_ps(3, 7, true), LAYERS * (3 + 7));
+    check_i64(pipeline_ps(0, 0, true), 0);
+}
+
+static void a_collective_waits_for_the_last_class(void **state)
+{
+    (void)state;
+    /* Class 0 computes 5, class 1 computes 20; the all-reduce costs them 3 and 4 and ends at
+     * 20 + 4 for both. */
+    smp_task tasks[] = {{.name = "compute", .comm = SMP_NO_COMM},
+                        {.name = "reduce", .op = SMP_OP_ALL_REDUCE, .comm = 0}};
+    smp_segment segment = {"s", 0, 2};
+    smp_instance order = {0};
+    smp_pattern pattern = {0, 0};
+    smp_comm comm = {.name = "world", .group = SMP_GROUP_WORLD};
+    smp_program p = {.tasks = tasks, .n_task = 2, .segments = &segment, .n_segment = 1,
+                     .order = &order, .n_instance = 1, .patterns = &pattern, .n_pattern = 1,
+                     .comms = &comm, .n_comm = 1};
+    smp_program *programs[] = {&p, &p};
+    smp_step step = {.programs = programs, .n_program = 2};
+    int64_t first[] = {5, 3};
+    int64_t second[] = {20, 4};
+    int64_t *duration_ps[] = {first, second};
+    smp_record a[2], b[2];
+    smp_record *records[] = {a, b};
+    uint32_t index[] = {0, 2};
+    const uint32_t *record0[] = {index, index};
+    smp_errors *errors = smp_errors_create();
+    int64_t end_ps = 0;
+    uint32_t slowest = 9;
+    check_ok(smp_engine_run(&step, duration_ps, records, record0, errors, &end_ps, &slowest),
+             errors);
+    check_i64(end_ps, 24);
+    check_u64(slowest, 0);
+    check_i64(a[1].ready_ps, 5);
+    check_i64(a[1].start_ps, 20);
+    check_u64(a[1].cause_class, 1);
+    check_u64(a[1].cause_task, 0);
+    check_i64(b[1].ready_ps, 20);
+    smp_errors_destroy(errors);
+}
+
+static void deadlock_is_named(void **state)
+{
+    (void)state;
+    /* The gather waits for the compute of its own instance, which waits for the gather. */
+    smp_task tasks[] = {{.name = "gather", .stream = SMP_STREAM_UNSHARD, .comm = SMP_NO_COMM},
+                        {.name = "qkv", .stream = SMP_STREAM_COMPUTE, .comm = SMP_NO_COMM}};
+    smp_segment segment = {"forward", 0, 2};
+    smp_instance order = {.layer = 3};
+    smp_wait waits[] = {{0, 1, 0}, {1, 0, 0}};
+    smp_pattern pattern = {0, 2};
+    smp_program p = {.tasks = tasks, .n_task = 2, .segments = &segment, .n_segment = 1,
+                     .order = &order, .n_instance = 1, .patterns = &pattern, .n_pattern = 1,
+                     .waits = waits, .n_wait = 2};
+    smp_program *programs[] = {&p};
+    smp_step step = {.programs = programs, .n_program = 1};
+    int64_t durations[] = {1, 1};
+    int64_t *duration_ps[] = {durations};
+    smp_errors *errors = smp_errors_create();
+    int64_t end_ps = -7;
+    uint32_t slowest = 9;
+    check_fails(smp_engine_run(&step, duration_ps, NULL, NULL, errors, &end_ps, &slowest),
+                SMP_SYSTEM, errors, "forward.qkv (layer 3, micro-batch 0) waits for");
+    check_i64(end_ps, -7);
+    smp_errors_destroy(errors);
+}
+
+static void no_allocation_per_task(void **state)
+{
+    (void)state;
+    enum { INSTANCES = 50000 };
+    smp_arena *arena = smp_arena_create();
+    smp_task tasks[] = {{.name = "a", .comm = SMP_NO_COMM}, {.name = "b", .comm = SMP_NO_COMM}};
+    smp_segment segment = {"s", 0, 2};
+    smp_pattern pattern = {0, 0};
+    smp_program p = {.tasks = tasks, .n_task = 2, .segments = &segment, .n_segment = 1,
+                     .n_instance = INSTANCES, .patterns = &pattern, .n_pattern = 1};
+    p.order = SMP_ARENA_ARRAY(arena, INSTANCES, smp_instance);
+    smp_program *programs[] = {&p};
+    smp_step step = {.programs = programs, .n_program = 1};
+    int64_t durations[] = {1, 2};
+    int64_t *duration_ps[] = {durations};
+    smp_errors *errors = smp_errors_create();
+    int64_t end_ps = 0;
+    uint32_t slowest = 9;
+    uint64_t before = smp_heap_calls();
+    check_ok(smp_engine_run(&step, duration_ps, NULL, NULL, errors, &end_ps, &slowest), errors);
+    assert_true(smp_heap_calls() - before < 32);
+    check_i64(end_ps, 3 * INSTANCES);
+    smp_errors_destroy(errors);
+    smp_arena_destroy(arena);
+}
+
+/* --------------------------------------------------------------- parts of time */
+
+static void parts_add_up(void **state)
+{
+    (void)state;
+    smp_errors *errors = smp_errors_create();
+    for (uint64_t seed = 0; seed < PROGRAMS; seed++) {
+        random_step *r = random_create(seed, 1 + (uint32_t)(seed % MOST_CLASSES));
+        smp_simulation *s = random_simulate(r, seed % 2 == 1, errors);
+        smp_time_parts parts;
+        smp_time_split(s, s->report.step_ps, &parts);
+        int64_t sum_ps = 0;
+        for (int k = 0; k < SMP_PARTS; k++) {
+            int64_t part_ps = *smp_time_part(&parts, (smp_part)k);
+            assert_true(part_ps >= 0);
+            sum_ps += part_ps;
+        }
+        check_i64(sum_ps, s->report.step_ps);
+        int64_t path_ps = 0;
+        for (uint32_t c = 0; c < r->step.n_program; c++) {
+            for (uint32_t t = 0; t < r->step.programs[c]->n_task; t++) {
+                path_ps += s->path_ps[c][t];
+            }
+        }
+        check_i64(path_ps, s->report.step_ps);
+        random_destroy(r);
+    }
+    smp_errors_destroy(errors);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(equals_longest_path),
+    cmocka_unit_test(equals_longest_path_with_host),
+    cmocka_unit_test(never_below_the_busiest_stream),
+    cmocka_unit_test(a_wait_never_speeds_up),
+    cmocka_unit_test(pipelines),
+    cmocka_unit_test(a_collective_waits_for_the_last_class),
+    cmocka_unit_test(deadlock_is_named),
+    cmocka_unit_test(no_allocation_per_task),
+    cmocka_unit_test(parts_add_up),
+};
+
+CHECK_MAIN(tests)

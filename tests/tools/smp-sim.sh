@@ -1,0 +1,114 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# smp-sim from outside: exit statuses, messages, files.  Speaks TAP; runs in the build tree.
+set -u
+: "${srcdir:=.}"
+sim=${SMP_SIM:-./smp-sim}
+work=$(mktemp -d "${TMPDIR:-/tmp}/smp-sim.XXXXXX") || exit 99
+trap 'rm -rf "$work"' EXIT
+small="--model $srcdir/configs/models/gpt2.json --cluster dgx-h100 --gpus 2 --seq-len 512"
+
+number=0
+# check NAME COMMAND...: the command must succeed.
+check() {
+    number=$((number + 1))
+    name=$1
+    shift
+    if "$@" >"$work/check" 2>&1; then
+        echo "ok $number - $name"
+    else
+        echo "not ok $number - $name"
+        sed 's/^/# /' "$work/check"
+    fi
+}
+# status EXPECTED ARGUMENT...: the exit status of smp-sim; output in out and err.
+status() {
+    expected=$1
+    shift
+    "$sim" "$@" >"$work/out" 2>"$work/err"
+    found=$?
+    test "$found" -eq "$expected" && return 0
+    echo "status $found, expected $expected"
+    cat "$work/err"
+    return 1
+}
+# wrong MESSAGE ARGUMENT...: status 2 and one line that holds MESSAGE; nothing on output.
+wrong() {
+    message=$1
+    shift
+    status 2 "$@" || return 1
+    cat "$work/err"
+    test "$(wc -l <"$work/err")" -eq 1 && grep -q "^smp-sim: " "$work/err" &&
+        grep -q -- "$message" "$work/err" && test ! -s "$work/out"
+}
+says() { grep -q -- "$1" "$work/$2"; }
+# Output that cannot be written is status 1.
+full_disk() {
+    "$sim" "$@" >/dev/full 2>"$work/err"
+    test $? -eq 1 && grep -q "^smp-sim: " "$work/err"
+}
+closed_pipe() {
+    { "$sim" "$@" 2>"$work/err"; echo $? >"$work/status"; } | exec true
+    sleep 1
+    cat "$work/status" "$work/err"
+    # A reader that is slow to close may still take the few bytes there are.
+    case $(cat "$work/status") in 0 | 1) true ;; *) false ;; esac
+}
+
+# shellcheck disable=SC2086
+{
+check "help" status 0 --help
+check "help names options and teaches" says "--timeline-plot" out
+check "help has examples" says "smp-sim plan.json --sweep" out
+check "help keeps to 80 columns" awk 'length > 80 { exit 1 }' "$work/out"
+check "version" status 0 --version
+check "a report" status 0 $small
+check "with its parts" says "Memory of a GPU at its peak" out
+cp "$work/out" "$work/first"
+check "again" status 0 $small
+check "gives the same bytes" cmp "$work/first" "$work/out"
+check "JSON" status 0 $small --json
+check "has the step" says '"step_time_s": ' out
+check "explanation" status 0 $small --explain
+check "names figures" says "^\[1\] " out
+check "description needs a model only" status 0 --model gpt2 --describe
+check "description as JSON" status 0 --model gpt2 --describe --json
+check "counts parameters" says '"parameters": 124439808' out
+check "ranks" status 0 $small --ranks
+check "program" status 0 $small --program
+check "proof" status 0 $small --verify
+check "says what it proved" says "^Verified" out
+check "a sweep" status 0 $small --sweep micro_batch=1,2 --sweep tensor_parallel_degree=1,5
+check "shows what is not legal" says "tensor_parallel_degree 5" out
+check "a job that does not fit is simulated" status 0 --model Llama-3.1-70B \
+    --cluster p5.48xlarge --nodes 1 --json
+check "and does not fit" says '"fits": false' out
+check "a trace" status 0 $small --trace "$work/trace.json"
+check "has events" grep -q '"traceEvents"' "$work/trace.json"
+check "a trace on standard output" status 0 $small --trace -
+check "is nothing but the trace" cmp "$work/out" "$work/trace.json"
+check "a memory plot without gnuplot" env PATH=/nonexistent /bin/sh -c \
+    "'$sim' $small --memory-plot '$work/m.svg'; test \$? -eq 1"
+check "leaves its data" test -s "$work/m.svg.dat"
+check "unknown option" wrong "did you mean '--cluster'" --clustre dgx-h100
+check "unknown short option" wrong "unknown option '-q'" -q
+check "missing model" wrong "--model is missing" --cluster dgx-h100
+check "missing cluster" wrong "--cluster is missing" --model gpt2
+check "missing value" wrong "needs a value" --model
+check "a flag with a value" wrong "takes no value" --json=yes
+check "not a number" wrong "must be a whole number" $small --global-batch 1e3
+check "negative" wrong "must be a whole number" $small --global-batch -4
+check "2^64" wrong "must be a whole number" $small --global-batch 18446744073709551616
+check "nodes and GPUs" wrong "give one of them" $small --nodes 1
+check "a plan and a model" wrong "cannot be given with a plan" plan.json --model gpt2
+check "no such plan" wrong "no-such-plan" "$work/no-such-plan.json"
+check "two plans" wrong "unexpected argument" a.json b.json
+check "unknown setting" wrong "micro_batsh" $small --set micro_batsh=2
+check "unknown sweep" wrong "neither a setting" $small --sweep micro=2
+check "plot of no known kind" wrong "must end in" $small --memory-plot "$work/m.pdf"
+check "full disk" full_disk $small
+check "full disk, JSON" full_disk $small --json
+check "closed pipe" closed_pipe $small --program
+check "no such folder" status 1 $small --trace "$work/none/t.json"
+}
+echo "1..$number"
