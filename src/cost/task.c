@@ -93,6 +93,12 @@ static double product_s(const smp_profile *profile, const smp_task *task)
         task->op == SMP_OP_MATMUL_DW) {
         return smp_cost_matmul_s(profile, dtype, 1, d[0], d[1], d[2]);
     }
+    if (task->op == SMP_OP_GROUPED_MATMUL || task->op == SMP_OP_GROUPED_MATMUL_DX) {
+        return smp_cost_matmul_s(profile, dtype, d[4], smp_ceil_div(d[1], d[4]), d[2], d[3]);
+    }
+    if (task->op == SMP_OP_GROUPED_MATMUL_DW) { /* rows of an expert are summed over */
+        return smp_cost_matmul_s(profile, dtype, d[4], d[2], d[3], smp_ceil_div(d[1], d[4]));
+    }
     const uint64_t batch = smp_mul(d[0], d[2]);
     const double square = smp_cost_matmul_s(profile, dtype, batch, d[1], d[1], d[4]);
     const double narrow = smp_cost_matmul_s(profile, dtype, batch, d[1], d[4], d[1]);
@@ -244,6 +250,11 @@ void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
     const smp_op_class kind = smp_op_info_of((smp_op)task->op)->klass;
     switch (kind) {
     case SMP_CLASS_COLLECTIVE:
+        if (task->op == SMP_OP_ALL_TO_ALL) {
+            smp_cost_exchange(cluster, profile, &program->comms[task->comm].placement,
+                              smp_task_bytes(task), &cost);
+            break;
+        }
         smp_cost_collective(cluster, profile, (smp_op)task->op,
                             &program->comms[task->comm].placement, smp_task_bytes(task), &cost);
         break;

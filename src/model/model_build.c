@@ -266,17 +266,6 @@ static void count_model(smp_model *model)
     model->active_parameters = model->parameters - idle;
 }
 
-/* The first feature of the model that the step program cannot express. */
-static const char *find_not_lowered(const smp_model *model)
-{
-    for (uint32_t kind = 0; kind < model->n_kind; kind++) {
-        if (model->kinds[kind].moe.experts > 0) {
-            return "mixture of experts";
-        }
-    }
-    return NULL;
-}
-
 void smp_model_build(const smp_facts *facts, smp_model *model)
 {
     const double *v = facts->value;
@@ -297,7 +286,6 @@ void smp_model_build(const smp_facts *facts, smp_model *model)
     model->root = build_params(facts, facts->family->root, model->arena, &model->n_root);
     build_kinds(facts, model);
     count_model(model);
-    model->not_lowered = find_not_lowered(model);
 }
 
 /* ------------------------------------------------------- tensor parallelism */

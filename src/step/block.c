@@ -6,80 +6,11 @@
  * stand behind a FORK (or, under sequence parallelism, an all-gather) and row parallel ones
  * before an all-reduce (a reduce-scatter) [Shoeybi et al. 2019; Korthikanti et al. 2022].
  */
-#include "step/block.h"
+#include "step/graph.h"
 
 #include "base/numeric.h"
 
 #include <string.h>
-
-#define NAMES(n) (smp_names){ n, n ".again", n ".dx", n ".dw", n ".regather", n ".dx.add" }
-#define TENSOR(g, n, bytes) add_tensor((g), n, "d." n, (bytes))
-
-typedef struct sizes {
-    const smp_lowering *low;
-    const smp_block *block;
-    uint64_t e;                 /* bytes of an element in compute precision */
-    uint64_t heads, kv_heads, head_dim, v_dim, ffn; /* of this rank */
-    uint64_t copies;            /* ranks that hold the same key-value head */
-    uint64_t rotated;
-} sizes;
-
-static uint8_t add_tensor(smp_graph *g, const char *name, const char *grad, uint64_t bytes)
-{
-    uint8_t id = (uint8_t)g->n_tensor++;
-
-    g->tensors[id] = (smp_tensor){ .name = name,
-                                   .grad_name = grad,
-                                   .bytes = bytes,
-                                   .storage = id,
-                                   .gathered = SMP_NO_TENSOR,
-                                   .producer = (uint8_t)g->n_node };
-    return id;
-}
-
-/* A tensor in the place of `old`. */
-static uint8_t add_alias(smp_graph *g, uint8_t old)
-{
-    uint8_t id = (uint8_t)g->n_tensor++;
-
-    g->tensors[id] = g->tensors[old];
-    return id;
-}
-
-static smp_node *add_node(smp_graph *g, uint32_t op, smp_names names, uint8_t in0,
-                          uint8_t in1, uint8_t out0, uint8_t out1)
-{
-    smp_node *node = &g->nodes[g->n_node++];
-
-    memset(node, 0, sizeof *node);
-    node->op = (uint16_t)op;
-    node->names = names;
-    node->in[0] = in0;
-    node->in[1] = in1;
-    node->in[2] = SMP_NO_TENSOR;
-    node->out[0] = out0;
-    node->out[1] = out1;
-    node->weight = node->bias = SMP_ROLES;
-    return node;
-}
-
-static void set_dims(smp_node *node, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
-                     uint64_t e, uint64_t f)
-{
-    const uint64_t dims[SMP_MAX_DIMS] = { a, b, c, d, e, f };
-
-    memcpy(node->dims, dims, sizeof dims);
-}
-
-static bool block_has(const smp_block *block, smp_role role)
-{
-    for (uint32_t i = 0; i < block->n_param; i++) {
-        if (block->params[i].role == role) {
-            return true;
-        }
-    }
-    return false;
-}
 
 /* A norm of the first `width` elements of each row; what is behind them is copied. */
 static uint8_t add_part_norm(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
@@ -106,56 +37,6 @@ static uint8_t add_norm(smp_graph *g, const sizes *s, smp_names names, const cha
         g->nodes[g->n_node - 1].n_bias = 1;
     }
     return y;
-}
-
-/* The input of a column parallel product: every rank needs all tokens. */
-static uint8_t add_spread(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                          const char *name, const char *grad, uint64_t width)
-{
-    uint64_t elems = smp_mul(s->low->tokens, width);
-    uint8_t y;
-    smp_node *node;
-
-    if (s->low->tensor == 1) {
-        return x;
-    }
-    if (!s->low->sequence) {
-        y = add_alias(g, x);
-        g->tensors[y].grad_name = grad;
-        node = add_node(g, SMP_NODE_FORK, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-    } else {
-        y = add_tensor(g, name, grad, smp_mul(elems, s->e));
-        g->tensors[y].gathered = x;
-        node = add_node(g, SMP_OP_ALL_GATHER, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-    }
-    set_dims(node, elems, 0, 0, 0, 0, 0);
-    return y;
-}
-
-/* The same product on `rows` tokens; `row` as in the operation's dims. */
-static uint8_t add_product(smp_graph *g, smp_names names, uint8_t x, uint8_t y,
-                           smp_role weight, uint8_t n, const uint64_t mnk[3], uint64_t row)
-{
-    smp_node *node = add_node(g, SMP_OP_MATMUL, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-
-    node->weight = weight;
-    node->n_weight = n;
-    set_dims(node, mnk[0], mnk[1], mnk[2], row, 0, 0);
-    return y;
-}
-
-static uint8_t add_matmul(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                          uint8_t y, smp_role weight, uint8_t n, uint64_t out, uint64_t in)
-{
-    return add_product(g, names, x, y, weight, n, (uint64_t[]){ s->low->tokens, out, in }, 0);
-}
-
-static void set_bias(smp_graph *g, const sizes *s, smp_role bias, uint8_t n)
-{
-    if (block_has(s->block, bias)) {
-        g->nodes[g->n_node - 1].bias = bias;
-        g->nodes[g->n_node - 1].n_bias = n;
-    }
 }
 
 /* A bias after a reduction, in place. */
@@ -214,15 +95,6 @@ static uint8_t add_dropout(smp_graph *g, const sizes *s, smp_names names, uint8_
         set_dims(node, elems, smp_rate_bits(block->residual_dropout), stride, stride,
                  s->low->sequence ? rank * elems : 0, site);
     }
-    return y;
-}
-
-static uint8_t add_residual(smp_graph *g, const sizes *s, smp_names names, uint8_t a,
-                            uint8_t b, uint8_t y)
-{
-    smp_node *node = add_node(g, SMP_OP_ADD, names, a, b, y, SMP_NO_TENSOR);
-
-    set_dims(node, smp_mul(s->low->rows, s->low->hidden), 0, 0, 0, 0, 0);
     return y;
 }
 
@@ -324,7 +196,7 @@ static uint8_t add_qk_stats(smp_graph *g, const sizes *s, uint8_t qkv)
     summed = add_alias(g, stats);
     node = add_node(g, SMP_OP_ALL_REDUCE, NAMES("attention.qk_sum"), stats, SMP_NO_TENSOR,
                     summed, SMP_NO_TENSOR);
-    node->fp32 = true;
+    node->words = true;
     set_dims(node, smp_mul(s->low->tokens, 2), 0, 0, 0, 0, 0);
     /* As with what the norm keeps: qkv is made again, or not, with its sums. */
     g->tensors[stats].producer = g->tensors[summed].producer = g->tensors[qkv].producer;
@@ -406,7 +278,7 @@ static uint8_t add_latent_q(smp_graph *g, const sizes *s, uint8_t x)
                           s->low->hidden);
     }
     down = TENSOR(g, "attention.q_down", smp_mul(rows, rank * s->e));
-    add_product(g, NAMES("attention.q_down"), x, down, SMP_ROLE_Q_DOWN_W, 1,
+    add_strided(g, NAMES("attention.q_down"), x, down, SMP_ROLE_Q_DOWN_W, 1,
                 (uint64_t[]){ rows, rank, s->low->hidden }, 0);
     set_bias(g, s, SMP_ROLE_Q_DOWN_B, 1);
     normed = TENSOR(g, "attention.q_latent", smp_mul(rows, rank * s->e));
@@ -426,7 +298,7 @@ static uint8_t add_kv_latent(smp_graph *g, const sizes *s, uint8_t x)
     uint64_t width = (uint64_t)a->kv_lora_rank + a->qk_rope_dim, rows = s->low->rows;
     uint8_t down = TENSOR(g, "attention.kv_down", smp_mul(rows, width * s->e)), normed;
 
-    add_product(g, NAMES("attention.kv_down"), x, down, SMP_ROLE_KV_DOWN_W, 1,
+    add_strided(g, NAMES("attention.kv_down"), x, down, SMP_ROLE_KV_DOWN_W, 1,
                 (uint64_t[]){ rows, width, s->low->hidden }, 0);
     set_bias(g, s, SMP_ROLE_KV_DOWN_B, 1);
     normed = TENSOR(g, "attention.kv_latent", smp_mul(rows, width * s->e));
@@ -446,11 +318,11 @@ static uint8_t add_latent_qkv(smp_graph *g, const sizes *s, uint8_t x)
     smp_node *node;
 
     kv = TENSOR(g, "attention.kv", smp_mul(tokens, wide * s->e));
-    add_product(g, NAMES("attention.kv_up"), latent, kv, SMP_ROLE_KV_UP_W, 1,
+    add_strided(g, NAMES("attention.kv_up"), latent, kv, SMP_ROLE_KV_UP_W, 1,
                 (uint64_t[]){ tokens, wide, a->kv_lora_rank }, row);
     qkv = TENSOR(g, "attention.qkv", smp_mul(tokens, width * s->e));
     node = add_node(g, SMP_OP_LATENT, NAMES("attention.join"), q, kv, qkv, SMP_NO_TENSOR);
-    node->in[2] = latent;
+    node->extra = latent;
     set_dims(node, tokens, s->heads, a->qk_nope_dim, a->qk_rope_dim, s->v_dim, s->low->seq);
     node->dims[6] = row;
     return qkv;
@@ -596,9 +468,13 @@ static uint8_t add_branch(smp_graph *g, const sizes *s, bool attention, uint8_t 
                 ? add_norm(g, s, NAMES("norm1"), "norm1", "d.norm1", x, SMP_ROLE_NORM1_W)
                 : add_norm(g, s, NAMES("norm2"), "norm2", "d.norm2", x, SMP_ROLE_NORM2_W);
     }
-    y = spread_branch(g, s, attention, y);
-    y = attention ? add_attention(g, s, y) : add_mlp(g, s, y);
-    y = end_branch(g, s, attention, y);
+    if (!attention && s->block->moe.experts > 0) {
+        y = smp_graph_add_moe(g, s, y);
+    } else {
+        y = spread_branch(g, s, attention, y);
+        y = attention ? add_attention(g, s, y) : add_mlp(g, s, y);
+        y = end_branch(g, s, attention, y);
+    }
     if (norms == SMP_NORM_AFTER || norms == SMP_NORM_AROUND) {
         y = attention ? add_norm(g, s, NAMES("post_norm1"), "post_norm1", "d.post_norm1", y,
                                  SMP_ROLE_POST_NORM1_W)
@@ -696,6 +572,7 @@ static void mark_needs(smp_graph *g, const smp_node *node)
         need[0] = node->out[1];
         break;
     default:
+        (void)smp_graph_moe_needs(node, need);
         break;
     }
     for (int i = 0; i < 3; i++) {
@@ -709,8 +586,16 @@ static void mark_needs(smp_graph *g, const smp_node *node)
     }
 }
 
+/* Products that torchtitan's policy counts: not those of the router. */
+static bool is_counted(const smp_node *node)
+{
+    return node->op == SMP_OP_MATMUL && node->weight != SMP_ROLE_ROUTER_W
+           && node->weight != SMP_ROLE_SHARED_ROUTER_W;
+}
+
 /* Which nodes' outputs the mode does not keep.  selective:op follows torchtitan's policy:
- * kept are attention, reduce-scatter and every other matmul, the first included. */
+ * kept are attention, reduce-scatter, all-to-all, the choice of experts and every other
+ * matmul, the first included. */
 static void mark_dropped(smp_graph *g, smp_checkpointing mode)
 {
     uint32_t n_matmul = 0;
@@ -725,10 +610,11 @@ static void mark_dropped(smp_graph *g, smp_checkpointing mode)
             keep = !node->core;
         } else if (mode == SMP_CHECKPOINTING_SELECTIVE_OP) {
             keep = node->op == SMP_OP_ATTENTION || node->op == SMP_OP_REDUCE_SCATTER
-                   || (node->op == SMP_OP_MATMUL && n_matmul % 2 == 0);
-            n_matmul += node->op == SMP_OP_MATMUL;
+                   || node->op == SMP_OP_ALL_TO_ALL || node->op == SMP_OP_ROUTE
+                   || (is_counted(node) && n_matmul % 2 == 0);
+            n_matmul += is_counted(node);
         }
-        node->dropped = !keep || node->op == SMP_OP_ALL_GATHER;
+        node->dropped = !keep || (node->op == SMP_OP_ALL_GATHER && !node->words);
     }
 }
 
@@ -753,9 +639,12 @@ static void mark_again(smp_graph *g)
                 g->again[i] |= t->needed && !smp_graph_keeps(g, node->out[k]);
             }
         }
+        const uint8_t in[3] = { node->in[0], node->in[1],
+                                node->op == SMP_OP_ROUTE ? (uint8_t)SMP_NO_TENSOR
+                                                         : node->extra };
         for (int k = 0; k < 3 && g->again[i]; k++) {
-            if (node->in[k] != SMP_NO_TENSOR) {
-                g->tensors[g->tensors[node->in[k]].storage].needed = true;
+            if (in[k] != SMP_NO_TENSOR) {
+                g->tensors[g->tensors[in[k]].storage].needed = true;
             }
         }
     }

@@ -11,7 +11,7 @@
 
 #include "step/lower.h"
 
-enum { SMP_NO_TENSOR = 255, SMP_MAX_TENSORS = 48 };
+enum { SMP_NO_TENSOR = 255, SMP_MAX_TENSORS = 96 };
 
 /* Nodes that stand for the two ends of tensor parallelism and are no operation themselves:
  * FORK does nothing forward and sums the input gradient over the tensor group backward. */
@@ -20,15 +20,25 @@ enum { SMP_NODE_FORK = SMP_OPS };
 /* The tasks that a node becomes. */
 typedef struct smp_names { const char *forward, *again, *dx, *dw, *regather, *add; } smp_names;
 
+/* Whose communicator a node's collective uses. */
+typedef enum smp_node_group {
+    SMP_NODE_TENSOR, SMP_NODE_EXPERT,
+    SMP_NODE_SHARD_SUM, SMP_NODE_REPLICA_SUM /* statistics over data ranks */
+} smp_node_group;
+
 typedef struct smp_node {
     uint16_t op;
     smp_names names;
-    uint8_t in[3], out[2];     /* tensors, SMP_NO_TENSOR where there is none */
+    uint8_t in[2], out[2];     /* tensors, SMP_NO_TENSOR where there is none */
+    uint8_t extra;             /* one more input, or what only its gradient reads (ROUTE) */
+    uint8_t group;             /* smp_node_group */
+    uint8_t stream;            /* smp_stream, of operations that are no collective */
+    bool exclusive;            /* uses the multiprocessors that another stream's tasks use */
+    bool words;                /* moves or writes numbers of four bytes */
     smp_role weight, bias;     /* the first of those it uses, SMP_ROLES: none */
     uint8_t n_weight, n_bias;  /* adjacent parameters that make one operand */
     uint8_t flags;
     bool needs_input;          /* its gradient reads its input as well */
-    bool fp32;                 /* works on fp32, whatever the precision */
     bool core;                 /* of the attention itself: what selective:attention drops */
     bool dropped;              /* by the block's checkpointing mode, where that is by node */
     uint64_t dims[SMP_MAX_DIMS];
@@ -37,6 +47,7 @@ typedef struct smp_node {
 typedef struct smp_tensor {
     const char *name, *grad_name;
     uint64_t bytes;
+    uint64_t grad_bytes;       /* 0: as many */
     uint8_t storage;           /* the tensor whose memory it is: itself, or an earlier one */
     uint8_t gathered;          /* the tensor it is gathered from, or SMP_NO_TENSOR */
     uint8_t producer;          /* node that makes the storage */

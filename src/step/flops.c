@@ -8,7 +8,9 @@
  * 6 h f; logits 2 h V.  Latent attention: q 2 h r + 2 r a (n + p) through a latent of r, else
  * 2 h a (n + p); k and v 2 h (c + p) + 2 c a (n + v); core s a (n + p + v); o 2 a v h, with n, p
  * the parts of a head without and with rope, c the latent of k and v.  A table narrower than h
- * has projections of 2 h w each way and logits of 2 w V.  Backward is twice forward.
+ * has projections of 2 h w each way and logits of 2 w V.  With E experts of which a token goes
+ * to k: router 2 h E, and the MLP of k experts and of the shared ones; experts that it does not
+ * go to count nothing.  Backward is twice forward.
  */
 #include "step/lower.h"
 
@@ -22,11 +24,23 @@ static double latent_flops(const smp_attention *a, double h, double keys)
     return 2 * (q + kv + heads * v * h + keys * heads * (qk + v));
 }
 
+static double mlp_flops(const smp_block *block, double h)
+{
+    const smp_moe *moe = &block->moe;
+
+    if (moe->experts == 0) {
+        return (block->mlp.gated ? 6 : 4) * h * (double)block->mlp.ffn;
+    }
+    return 2 * h * ((double)moe->experts + (moe->shared_gate ? 1 : 0))
+           + (moe->gated ? 6 : 4) * h
+                 * ((double)moe->top_k * (double)moe->ffn + (double)moe->shared_ffn);
+}
+
 static double block_flops(const smp_model *model, const smp_block *block, double seq)
 {
     const smp_attention *a = &block->attention;
     double h = (double)model->hidden, ad = (double)a->heads * a->head_dim;
-    double kvd = (double)a->kv_heads * a->head_dim, f = (double)block->mlp.ffn;
+    double kvd = (double)a->kv_heads * a->head_dim;
     double window = a->window > 0 && a->window < seq ? (double)a->window : seq;
     double keys = window - window * window / (2 * seq); /* mean number a query sees */
     double attention = 4 * h * ad + 4 * h * kvd + 4 * keys * ad;
@@ -34,7 +48,7 @@ static double block_flops(const smp_model *model, const smp_block *block, double
     if (a->kv_lora_rank > 0) {
         attention = latent_flops(a, h, keys);
     }
-    return attention + (block->mlp.gated ? 6 : 4) * h * f;
+    return attention + mlp_flops(block, h);
 }
 
 double smp_model_flops(const smp_job *job)

@@ -94,6 +94,7 @@ static void decide_ranks(smp_lowering *low)
     smp_mesh_coords(low->mesh, low->rank, &coords);
     low->tensor = smp_mesh_degree(low->mesh, SMP_AXIS_TENSOR);
     low->tensor_rank = coords.axis[SMP_AXIS_TENSOR];
+    low->expert = smp_mesh_degree(low->mesh, SMP_AXIS_EXPERT);
     low->shard_group = smp_mesh_group_size(low->mesh, SMP_GROUP_SHARD);
     low->replicas = smp_mesh_group_size(low->mesh, SMP_GROUP_DENSE_REPLICA);
     low->shard = 1;
@@ -226,10 +227,25 @@ static uint8_t add_kv_comm(smp_lowering *low)
     return smp_build_comm(&low->build, &comm);
 }
 
+/* Whether a layer has experts, or shared ones beside them. */
+static bool has_experts(const smp_model *model, bool shared)
+{
+    for (uint32_t k = 0; k < model->n_kind; k++) {
+        const smp_moe *moe = &model->kinds[k].moe;
+
+        if (moe->experts > 0 && (!shared || moe->shared_ffn > 0)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void add_comms(smp_lowering *low, const smp_class *klass)
 {
     bool unshard = low->shard > 1
                    && (low->gathers || low->set->sharding == SMP_SHARDING_OPTIMIZER);
+    bool sums = has_experts(low->model, false) && low->set->smp_moe
+                && low->set->moe_statistics == SMP_MOE_DATA;
 
     low->unshard_comm = add_comm(low, klass, "unshard", SMP_GROUP_SHARD, unshard);
     low->reduce_comm = add_comm(low, klass, "reduce", SMP_GROUP_SHARD, true);
@@ -237,6 +253,10 @@ static void add_comms(smp_lowering *low, const smp_class *klass)
     low->tensor_comm = add_comm(low, klass, "tensor", SMP_GROUP_TENSOR, true);
     low->kv_comm = add_kv_comm(low);
     low->world_comm = add_comm(low, klass, "world", SMP_GROUP_WORLD, true);
+    low->expert_comm = add_comm(low, klass, "expert", SMP_GROUP_EXPERT, true);
+    low->shard_sum_comm = add_comm(low, klass, "statistics.shard", SMP_GROUP_SHARD, sums);
+    low->replica_sum_comm = add_comm(low, klass, "statistics.replica",
+                                     SMP_GROUP_DENSE_REPLICA, sums);
 }
 
 /* ---- buffers of the whole program ---- */
@@ -297,6 +317,12 @@ static void add_buffers(smp_lowering *low)
     low->ids = plain_buffer(low, "ids", SMP_KIND_SCALAR, SMP_SCOPE_STEP, ids);
     low->targets = plain_buffer(low, "targets", SMP_KIND_SCALAR, SMP_SCOPE_STEP, ids);
     low->d = plain_buffer(low, "d", SMP_KIND_WORKSPACE, SMP_SCOPE_MICROBATCH, bytes);
+    low->units_token = SMP_NO_BUFFER;
+    if (low->expert > 1 && has_experts(low->model, true)) {
+        low->units_token = smp_build_buffer(
+            &low->build, &(smp_buffer){ .name = "multiprocessors", .kind = SMP_KIND_TOKEN,
+                                        .space = SMP_SPACE_TOKEN, .bytes = 1 });
+    }
     if (low->model->embedding_dropout > 0) {
         low->embed_mask = plain_buffer(low, "embed.mask", SMP_KIND_ACTIVATION,
                                        SMP_SCOPE_MICROBATCH, elems);
@@ -650,20 +676,27 @@ static void add_order(smp_lowering *low)
 /* ---- one rank, all classes ---- */
 
 /* What has no operation here yet is refused by its name, never left out. */
-static const char *missing(const smp_model *model)
+static const char *missing(const smp_model *model, uint32_t tensor)
 {
     for (uint32_t k = 0; k < model->n_kind; k++) {
         if (model->kinds[k].attention.kv_heads != model->kinds[0].attention.kv_heads) {
             return "a number of key-value heads that differs between layers";
         }
+        for (uint32_t i = 0; i < model->kinds[k].n_param; i++) {
+            smp_role role = model->kinds[k].params[i].role;
+
+            if (role == SMP_ROLE_EXPERT_DOWN_B && tensor > 1) {
+                return "a bias of experts under tensor parallelism";
+            }
+        }
     }
-    return model->not_lowered;
+    return NULL;
 }
 
 static smp_status check_model(const smp_job *job, smp_errors *errors)
 {
     const smp_model *model = job->model;
-    const char *feature = missing(model);
+    const char *feature = missing(model, job->settings.tensor_parallel_degree);
 
     if (feature) {
         return smp_fail(errors, SMP_INPUT, NULL, "%s: %s cannot be lowered to a step yet",

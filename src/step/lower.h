@@ -12,7 +12,7 @@
 
 #include "step/build.h"
 
-enum { SMP_NO_BUFFER = UINT16_MAX, SMP_NO_SEGMENT = UINT16_MAX, SMP_MAX_NODES = 48 };
+enum { SMP_NO_BUFFER = UINT16_MAX, SMP_NO_SEGMENT = UINT16_MAX, SMP_MAX_NODES = 96 };
 
 /* Where gradients of parameters go while a micro-batch's backward runs. */
 typedef enum smp_grad_home {
@@ -62,6 +62,15 @@ typedef struct smp_variant {
 /* A buffer found by its name; `stack` says whose, or that it is scratch. */
 typedef struct smp_named { const char *name; uint32_t stack; uint16_t buffer; } smp_named;
 
+/* Sizes of the experts of a layer on one rank; rows are tokens at one of their experts. */
+typedef struct smp_expert_sizes {
+    uint64_t tokens;          /* that the rank routes */
+    uint64_t experts, ffn, shared_ffn; /* of the rank */
+    uint64_t capacity;        /* rows an expert takes of one rank's tokens; 0: all */
+    uint64_t sent;            /* rows of the rank's tokens */
+    uint64_t bound, expected; /* rows at the rank's experts: room, and for times */
+} smp_expert_sizes;
+
 typedef struct smp_lowering {
     const smp_job *job;
     const smp_model *model;
@@ -72,10 +81,12 @@ typedef struct smp_lowering {
     uint32_t rank;
     /* degrees and this rank's positions */
     uint32_t tensor, tensor_rank;
+    uint32_t expert;        /* ranks that split the experts */
     uint32_t shard, shard_rank; /* that parameters are split by: 1 with sharding none */
     uint32_t shard_group, replicas; /* that gradients are reduced over */
     bool sequence;          /* sequence parallel, and tensor > 1 */
     uint8_t unshard_comm, reduce_comm, replicate_comm, tensor_comm, kv_comm, world_comm;
+    uint8_t expert_comm, shard_sum_comm, replica_sum_comm;
     smp_dtype compute, master, reduce;
     uint64_t batch, seq, tokens; /* of a micro-batch on this data rank */
     uint64_t rows;          /* tokens / tensor under sequence parallelism */
@@ -107,7 +118,7 @@ typedef struct smp_lowering {
     /* buffers */
     uint16_t x_ring, x, host, d, ids, targets, scalars, embed_mask;
     uint16_t embed_narrow, embed_raw; /* what the embedding's projection and norm read */
-    uint16_t ring, ring_grads, ring_reduced, prefetch_token, load_token;
+    uint16_t ring, ring_grads, ring_reduced, prefetch_token, load_token, units_token;
     smp_named *named; uint32_t n_named, cap_named;
 } smp_lowering;
 
@@ -134,6 +145,8 @@ static inline uint64_t smp_rate_bits(double rate)
 /* Flat layout of a unit on a tensor rank. `shards` is the degree that it is split by. */
 void smp_unit_layout(const smp_model *model, const smp_block *block, uint32_t tensor,
                      uint32_t shards, uint32_t shard_rank, smp_unit *unit_p);
+/* block_moe.c: sizes of a layer's experts. */
+void smp_expert_measure(const smp_lowering *low, const smp_moe *moe, smp_expert_sizes *sizes_p);
 /* Floating point work of the model for one step, all ranks, without recomputation. */
 double smp_model_flops(const smp_job *job);
 

@@ -88,6 +88,10 @@ uint64_t smp_task_flops(const smp_task *task)
     case SMP_OP_MATMUL_DX:
     case SMP_OP_MATMUL_DW:
         return smp_mul(2, smp_mul(smp_mul(d[0], d[1]), d[2]));
+    case SMP_OP_GROUPED_MATMUL:
+    case SMP_OP_GROUPED_MATMUL_DX:
+    case SMP_OP_GROUPED_MATMUL_DW: /* of the rows that are expected, not of the bound */
+        return smp_mul(2, smp_mul(smp_mul(d[1], d[2]), d[3]));
     case SMP_OP_ATTENTION: /* q k^T and p v */
         return attention_products(task, 1, 1);
     case SMP_OP_ATTENTION_GRAD: /* scores again, dq, dk; dp, dv: 2.5 x forward where head
@@ -238,6 +242,65 @@ static uint64_t update_bytes(const smp_task *t, uint64_t e, uint64_t e2)
     }
 }
 
+/* Passes over the scores that sinkhorn takes: two an iteration; the number of iterations
+ * depends on the scores and is an estimate. */
+enum { SINKHORN_PASSES = 16 };
+
+static uint64_t route_bytes(const smp_task *t, uint64_t e)
+{
+    const uint64_t *d = t->dims;
+    uint64_t scores = smp_mul(d[0], d[1]), choice = smp_mul(smp_mul(d[0], d[2]), 8);
+    bool sinkhorn = (d[3] & 3) == SMP_BALANCING_SINKHORN;
+
+    switch (t->op) {
+    case SMP_OP_ROUTE:
+        return smp_mul(scores, 4 * (sinkhorn ? SINKHORN_PASSES + 1 : 1)) + choice + 4 * d[1];
+    case SMP_OP_ROUTE_STATISTICS:
+        return scores * 4 + choice + 8 * d[1];
+    case SMP_OP_ROUTE_GRAD: /* logits, dlogits, choice, dchoice */
+        return scores * (4 + e) + choice + choice / 2;
+    default: /* EXPERT_ROWS */
+        return smp_mul(2 * d[1] + 2, d[0]) * 4;
+    }
+}
+
+/* Of rows those that are expected, not the bound. */
+static uint64_t rows_bytes(const smp_task *t, uint64_t e)
+{
+    const uint64_t *d = t->dims;
+    uint64_t tokens = smp_mul(d[0], d[1]), rows = smp_mul(d[4], d[1]);
+    uint64_t choice = smp_mul(smp_mul(d[0], d[2]), 8);
+
+    switch (t->op) {
+    case SMP_OP_PERMUTE: /* every row read and written */
+        return 2 * rows * e + choice;
+    case SMP_OP_PERMUTE_GRAD:
+        return rows * e + out_bytes(t, tokens, e) + choice;
+    case SMP_OP_COMBINE:
+        return (rows + tokens) * e + choice;
+    case SMP_OP_COMBINE_GRAD: /* dy once a row, rows, drows */
+        return 3 * rows * e + choice + choice / 2;
+    case SMP_OP_SORT_ROWS:
+        return 2 * smp_mul(d[1], d[2]) * e;
+    case SMP_OP_GATE_ROWS:
+        return (2 * tokens + d[0]) * e;
+    default: /* GATE_ROWS_GRAD: dy, x, dx, gate, dgate */
+        return (3 * tokens + 2 * d[0]) * e;
+    }
+}
+
+static uint64_t grouped_bytes(const smp_task *t, uint64_t e, uint64_t e2)
+{
+    const uint64_t *d = t->dims;
+    uint64_t x = smp_mul(d[1], d[3]), y = smp_mul(d[1], d[2]);
+    uint64_t w = smp_mul(smp_mul(d[2], d[3]), d[4]);
+
+    if (t->op == SMP_OP_GROUPED_MATMUL_DW) {
+        return smp_add(smp_mul(smp_add(x, y), e), out_bytes(t, w, e2));
+    }
+    return smp_mul(smp_add(smp_add(x, y), w), e);
+}
+
 /* Operations on `elements`, in bytes of each. */
 static uint64_t element_bytes(const smp_task *t, uint64_t e, uint64_t e2)
 {
@@ -249,13 +312,15 @@ static uint64_t element_bytes(const smp_task *t, uint64_t e, uint64_t e2)
     case SMP_OP_SOFTMAX_GRAD:
         return 3 * smp_mul(n, t->dims[1]) * e;
     case SMP_OP_GATED:
-        return 3 * smp_mul(n, t->dims[1]) * e;
+        return 3 * smp_mul(t->dims[3] ? t->dims[3] : n, t->dims[1]) * e;
     case SMP_OP_GATED_GRAD:
-        return 5 * smp_mul(n, t->dims[1]) * e;
+        return 5 * smp_mul(t->dims[3] ? t->dims[3] : n, t->dims[1]) * e;
     case SMP_OP_ACTIVATION:
+        return 2 * smp_mul(t->dims[2] ? t->dims[2] : n, e);
     case SMP_OP_COPY:
         return 2 * smp_mul(n, e);
     case SMP_OP_ACTIVATION_GRAD:
+        return 3 * smp_mul(t->dims[2] ? t->dims[2] : n, e);
     case SMP_OP_ADD:
         return 3 * smp_mul(n, e);
     case SMP_OP_CLIP:
@@ -287,6 +352,25 @@ uint64_t smp_task_bytes(const smp_task *task)
     case SMP_OP_MATMUL_DX:
     case SMP_OP_MATMUL_DW:
         return matmul_bytes(task, e, e2);
+    case SMP_OP_GROUPED_MATMUL:
+    case SMP_OP_GROUPED_MATMUL_DX:
+    case SMP_OP_GROUPED_MATMUL_DW:
+        return grouped_bytes(task, e, e2);
+    case SMP_OP_ROUTE:
+    case SMP_OP_ROUTE_STATISTICS:
+    case SMP_OP_ROUTE_GRAD:
+    case SMP_OP_EXPERT_ROWS:
+        return route_bytes(task, e);
+    case SMP_OP_PERMUTE:
+    case SMP_OP_PERMUTE_GRAD:
+    case SMP_OP_SORT_ROWS:
+    case SMP_OP_COMBINE:
+    case SMP_OP_COMBINE_GRAD:
+    case SMP_OP_GATE_ROWS:
+    case SMP_OP_GATE_ROWS_GRAD:
+        return rows_bytes(task, e);
+    case SMP_OP_ALL_TO_ALL: /* the busiest rank's rows */
+        return smp_mul(task->dims[2], e);
     case SMP_OP_NORM:
     case SMP_OP_NORM_GRAD:
     case SMP_OP_BIAS:

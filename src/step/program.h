@@ -76,10 +76,10 @@ typedef enum smp_op_class {
     X(VALUES, "values", MATMUL, "r probabilities, r qkv, w y; dims as ATTENTION") \
     X(VALUES_GRAD, "values_grad", MATMUL, "r dy, r probabilities, r qkv, w dprobabilities, w dqkv; dims as ATTENTION: writes the part of v") \
     X(SCORES_GRAD, "scores_grad", MATMUL, "r dscores, r qkv, a dqkv; dims as ATTENTION: writes the parts of q and k") \
-    X(ACTIVATION, "activation", MEMORY, "r x, w y; elements, smp_activation") \
-    X(ACTIVATION_GRAD, "activation_grad", MEMORY, "r dy, r x, w dx; elements, smp_activation") \
-    X(GATED, "gated", MEMORY, "r gate_up, w y; tokens, ffn, smp_activation: y = act(gate) * up") \
-    X(GATED_GRAD, "gated_grad", MEMORY, "r dy, r gate_up, w dgate_up; tokens, ffn, smp_activation") \
+    X(ACTIVATION, "activation", MEMORY, "r x, w y; elements, smp_activation, [expected elements]") \
+    X(ACTIVATION_GRAD, "activation_grad", MEMORY, "r dy, r x, w dx; elements, smp_activation, [expected elements]") \
+    X(GATED, "gated", MEMORY, "r gate_up, w y; tokens, ffn, smp_activation, [expected tokens]: y = act(gate) * up") \
+    X(GATED_GRAD, "gated_grad", MEMORY, "r dy, r gate_up, w dgate_up; tokens, ffn, smp_activation, [expected tokens]") \
     X(DROPOUT, "dropout", MEMORY, "r x, w y, w mask; elements, rate / 2^-32, width, stride, first, site: one byte of mask an element; element i is number first + i / width * stride + i % width of the micro-batch over the tensor group, stride the elements of one sequence; site tells the dropouts of a layer apart") \
     X(DROPOUT_GRAD, "dropout_grad", MEMORY, "r dy, r mask, w dx; elements, rate / 2^-32") \
     X(ADD, "add", MEMORY, "r a, r b, w y; elements") \
@@ -97,7 +97,22 @@ typedef enum smp_op_class {
     X(REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, "r x, w y; elements of x") \
     X(ALL_REDUCE, "all_reduce", COLLECTIVE, "a x; elements; in place") \
     X(STORE, "store", HOST_COPY, "r device, w host; elements") \
-    X(LOAD, "load", HOST_COPY, "r host, w device; elements")
+    X(LOAD, "load", HOST_COPY, "r host, w device; elements") \
+    X(ROUTE, "route", MEMORY, "r logits[tokens, experts] fp32, w choice[tokens, top_k] of (weight fp32, expert i32), w counts[experts] i32, [r correction]; tokens, experts, top_k, smp_route, groups + chosen groups 2^32, capacity: what lies beyond the capacity has weight 0") \
+    X(ROUTE_STATISTICS, "route_statistics", MEMORY, "r logits, r choice, w sums[2, experts] fp32; tokens, experts, top_k: probabilities and choices of each expert") \
+    X(ROUTE_GRAD, "route_grad", MEMORY, "r dchoice, r logits, r choice, w dlogits, [r sums], [a dcorrection: 0]; tokens, experts, top_k, smp_route, coefficient of the balancing loss / 2^-32, of the z loss / 2^-32") \
+    X(EXPERT_ROWS, "expert_rows", MEMORY, "r counts[parts, experts], w layout[parts + 2, experts], a sum; experts, parts, experts of the rank, bound: where rows stand; more than the bound set the overflow flag") \
+    X(PERMUTE, "permute", MEMORY, "r x[tokens, hidden], r choice, r counts or layout, w rows[bound, hidden]; tokens, hidden, top_k, bound, expected rows: copies of tokens, by expert") \
+    X(PERMUTE_GRAD, "permute_grad", MEMORY, "r drows, r choice, r counts or layout, a dx; tokens, hidden, top_k, bound, expected rows") \
+    X(SORT_ROWS, "sort_rows", MEMORY, "r x, r layout, w y; bound, expected rows, hidden: rows by source rank to rows by expert, or back") \
+    X(COMBINE, "combine", MEMORY, "r rows, r choice, r counts or layout, w y; tokens, hidden, top_k, bound, expected rows: weighted sums; 0 for tokens without rows") \
+    X(COMBINE_GRAD, "combine_grad", MEMORY, "r dy, r rows, r choice, r counts or layout, w drows, w dchoice; tokens, hidden, top_k, bound, expected rows") \
+    X(GROUPED_MATMUL, "grouped_matmul", MATMUL, "r x[bound, k], r counts or layout, r w[experts, n, k], w y[bound, n], [r bias[experts, n]]; bound, expected rows, n, k, experts of the rank") \
+    X(GROUPED_MATMUL_DX, "grouped_matmul_dx", MATMUL, "r dy[bound, k], r counts or layout, r w[experts, k, n], w dx[bound, n]; bound, expected rows, n, k, experts of the rank") \
+    X(GROUPED_MATMUL_DW, "grouped_matmul_dw", MATMUL, "r dy[bound, n], r x[bound, k], r counts or layout, a dw[experts, n, k], [a dbias]; bound, expected rows, n, k, experts of the rank, divisor of the gradients") \
+    X(GATE_ROWS, "gate_rows", MEMORY, "r gate[rows], r x, w y; rows, width: y = sigmoid(gate) x") \
+    X(GATE_ROWS_GRAD, "gate_rows_grad", MEMORY, "r dy, r gate, r x, w dgate, w dx; rows, width") \
+    X(ALL_TO_ALL, "all_to_all", COLLECTIVE, "r x, w y, [r layout]; elements of x, of y, expected elements that the busiest rank sends or receives")
 
 #define SMP_OP_ENUM_(NAME, text, klass, doc) SMP_OP_##NAME,
 typedef enum smp_op { SMP_OP_LIST(SMP_OP_ENUM_) SMP_OPS } smp_op;
@@ -108,6 +123,15 @@ typedef struct smp_op_info {
     const char *doc;
 } smp_op_info;
 const smp_op_info *smp_op_info_of(smp_op op);
+
+/* dims[3] of ROUTE and ROUTE_GRAD: an smp_balancing, these, and in the upper half the bits of
+ * the scale of the weights, a float. */
+enum {
+    SMP_ROUTE_SIGMOID = 16,   /* scores; else softmax */
+    SMP_ROUTE_NORMALISE = 32, /* weights of the chosen sum to 1 */
+    SMP_ROUTE_POSITION = 64,  /* drops the last tokens beyond the capacity, else the lightest */
+    SMP_ROUTE_PAD = 128       /* experts are filled up to the capacity */
+};
 
 /* Where dropout stands in a layer (probabilities: inside attention, fused or not). */
 enum { SMP_SITE_PROBABILITIES, SMP_SITE_ATTENTION, SMP_SITE_MLP, SMP_SITE_EMBED };

@@ -52,8 +52,10 @@ static smp_ref grad_at(walk *w, uint8_t tensor)
     smp_tensor *t = &w->graph->tensors[tensor];
 
     if (!t->has_grad && t->grad.bytes == 0) {
+        uint64_t bytes = t->grad_bytes ? t->grad_bytes : t->bytes;
+
         t->grad = smp_whole(
-            smp_lower_scratch(w->low, t->grad_name, SMP_KIND_WORKSPACE, t->bytes), t->bytes);
+            smp_lower_scratch(w->low, t->grad_name, SMP_KIND_WORKSPACE, bytes), bytes);
     }
     return t->grad;
 }
@@ -70,16 +72,13 @@ static smp_task task_of(const walk *w, const smp_node *node, const char *name, u
 {
     smp_task task = { .name = name,
                       .op = (uint16_t)op,
-                      .stream = SMP_STREAM_COMPUTE,
+                      .stream = node->stream,
                       .phase = (uint8_t)phase,
                       .dtype = (uint8_t)w->low->compute,
                       .dtype2 = (uint8_t)w->low->compute,
                       .comm = SMP_NO_COMM,
                       .flags = node->flags };
 
-    if (node->fp32) {
-        task.dtype = task.dtype2 = SMP_F32;
-    }
     for (int i = 0; i < SMP_MAX_DIMS; i++) {
         task.dims[i] = node->dims[i];
     }
@@ -91,6 +90,30 @@ static void add(walk *w, const smp_task *task, const smp_access *access, uint32_
     smp_build_task(&w->low->build, task, access, n);
 }
 
+/* After all operands of the task added last: it shares the multiprocessors with tasks of
+ * another stream, which count as if they had all of them, so the two must not overlap. */
+static void finish(walk *w, const smp_node *node)
+{
+    if (node->exclusive) {
+        smp_build_extend(&w->low->build, smp_token(w->low->units_token));
+    }
+}
+
+static uint8_t comm_of(const smp_lowering *low, const smp_node *node)
+{
+    switch ((smp_node_group)node->group) {
+    case SMP_NODE_EXPERT:
+        return low->expert_comm;
+    case SMP_NODE_SHARD_SUM:
+        return low->shard_sum_comm;
+    case SMP_NODE_REPLICA_SUM:
+        return low->replica_sum_comm;
+    case SMP_NODE_TENSOR:
+        break;
+    }
+    return low->tensor_comm;
+}
+
 static void add_collective(walk *w, const smp_node *node, const char *name, smp_op op,
                            smp_phase phase, smp_ref from, smp_ref to)
 {
@@ -98,8 +121,11 @@ static void add_collective(walk *w, const smp_node *node, const char *name, smp_
     const smp_access apart[2] = { smp_reads(from), smp_writes(to) };
     const smp_access inplace[1] = { smp_updates(to) };
 
-    task.stream = SMP_STREAM_TENSOR;
-    task.comm = w->low->tensor_comm;
+    task.stream = node->group == SMP_NODE_TENSOR ? SMP_STREAM_TENSOR : SMP_STREAM_EXPERT;
+    task.comm = comm_of(w->low, node);
+    if (node->words) {
+        task.dtype = task.dtype2 = SMP_F32;
+    }
     if (op == SMP_OP_ALL_REDUCE) {
         add(w, &task, inplace, 1);
     } else {
@@ -147,6 +173,13 @@ static void forward_node(walk *w, const smp_node *node, smp_phase phase)
     switch (node->op) {
     case SMP_NODE_FORK:
         return;
+    case SMP_OP_ALL_TO_ALL:
+        add_collective(w, node, name, SMP_OP_ALL_TO_ALL, phase, at(w, node->in[0]),
+                       at(w, node->out[0]));
+        if (node->in[1] != SMP_NO_TENSOR) {
+            smp_build_extend(&w->low->build, smp_reads(at(w, node->in[1])));
+        }
+        return;
     case SMP_OP_ALL_GATHER:
     case SMP_OP_REDUCE_SCATTER:
     case SMP_OP_ALL_REDUCE:
@@ -165,10 +198,13 @@ static void forward_node(walk *w, const smp_node *node, smp_phase phase)
         forward_qk_norm(w, node, &task);
         return;
     default:
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 2; i++) {
             if (node->in[i] != SMP_NO_TENSOR) {
                 access[n++] = smp_reads(at(w, node->in[i]));
             }
+        }
+        if (node->extra != SMP_NO_TENSOR && node->op != SMP_OP_ROUTE) {
+            access[n++] = smp_reads(at(w, node->extra));
         }
         if (node->weight != SMP_ROLES) {
             access[n++] = smp_reads(weight(w, node->weight, node->n_weight));
@@ -177,14 +213,22 @@ static void forward_node(walk *w, const smp_node *node, smp_phase phase)
         if (node->out[1] != SMP_NO_TENSOR) {
             access[n++] = smp_writes(at(w, node->out[1]));
         }
+        if (node->op == SMP_OP_EXPERT_ROWS) {
+            access[n++] = smp_updates((smp_ref){ w->low->scalars, 0, 0, 16 });
+        }
         break;
+    }
+    if (node->words) {
+        task.dtype2 = SMP_F32;
     }
     if (node->bias != SMP_ROLES) {
         add(w, &task, access, n);
         smp_build_extend(&w->low->build, smp_reads(weight(w, node->bias, node->n_bias)));
+        finish(w, node);
         return;
     }
     add(w, &task, access, n);
+    finish(w, node);
 }
 
 /* ---- backward ---- */
@@ -208,7 +252,8 @@ static smp_ref part_at(walk *w, uint8_t tensor)
         return grad_at(w, tensor);
     }
     name = smp_arena_printf(w->low->build.program->arena, "%s.part", t->grad_name);
-    return smp_whole(smp_lower_scratch(w->low, name, SMP_KIND_WORKSPACE, t->bytes), t->bytes);
+    return smp_whole(smp_lower_scratch(w->low, name, SMP_KIND_WORKSPACE, t->grad.bytes),
+                     t->grad.bytes);
 }
 
 /* Adds what lies at `part` to the gradient; nothing to do where it has been written there. */
@@ -219,7 +264,7 @@ static void add_part(walk *w, const smp_node *node, uint8_t tensor, smp_ref part
 
     if (t->has_grad) {
         task.flags |= SMP_FLAG_ACCUMULATE;
-        task.dims[0] = t->bytes / smp_dtype_bytes(w->low->compute);
+        task.dims[0] = part.bytes / smp_dtype_bytes(w->low->compute);
         add(w, &task, (smp_access[]){ smp_reads(part), smp_updates(grad_at(w, tensor)) }, 2);
     }
     t->has_grad = true;
@@ -257,6 +302,7 @@ static void matmul_dx(walk *w, const smp_node *node)
                         smp_reads(weight(w, node->weight, node->n_weight)),
                         smp_adds(dx, has) },
         3);
+    finish(w, node);
     w->graph->tensors[x].has_grad = true;
 }
 
@@ -281,6 +327,7 @@ static void matmul_grad(walk *w, const smp_node *node)
     if (node->bias != SMP_ROLES) {
         smp_build_extend(&w->low->build, weight_grad(w, node->bias, node->n_bias));
     }
+    finish(w, node);
 }
 
 static void norm_grad(walk *w, const smp_node *node)
@@ -310,7 +357,7 @@ static smp_ref qk_dots(walk *w, const smp_node *node)
                                                bytes),
                              bytes);
     smp_task task = grad_task(w, node, "attention.qk_dots", SMP_OP_QK_DOTS);
-    smp_node sum = { .fp32 = true, .dims = { smp_mul(w->low->tokens, 2) } };
+    smp_node sum = { .words = true, .dims = { smp_mul(w->low->tokens, 2) } };
 
     add(w, &task,
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->out[1])),
@@ -391,15 +438,194 @@ static void plain_grad(walk *w, const smp_node *node, smp_op op, const uint8_t *
         smp_build_extend(&w->low->build, smp_reads(weight(w, SMP_ROLE_SINKS, 1)));
         smp_build_extend(&w->low->build, weight_grad(w, SMP_ROLE_SINKS, 1));
     }
+    finish(w, node);
+}
+
+/* ---- experts ---- */
+
+/* Each rank's loss is a mean over its own tokens, and an expert sees those of all ranks of the
+ * expert group: its gradients are divided by their number here, so that the average over its
+ * copies is that over all data ranks. */
+static void grouped_grad(walk *w, const smp_node *node)
+{
+    uint8_t x = node->in[0];
+    smp_ref dy = grad_at(w, node->out[0]), layout = at(w, node->in[1]);
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_GROUPED_MATMUL_DX);
+
+    task.dims[2] = node->dims[3];
+    task.dims[3] = node->dims[2];
+    add(w, &task,
+        (smp_access[]){ smp_reads(dy), smp_reads(layout),
+                        smp_reads(weight(w, node->weight, node->n_weight)),
+                        smp_writes(grad_at(w, x)) },
+        4);
+    finish(w, node);
+    w->graph->tensors[x].has_grad = true;
+    task = grad_task(w, node, node->names.dw, SMP_OP_GROUPED_MATMUL_DW);
+    task.dims[5] = w->low->expert;
+    task.dtype2 = (uint8_t)w->low->reduce;
+    task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    add(w, &task,
+        (smp_access[]){ smp_reads(dy), smp_reads(at(w, x)), smp_reads(layout),
+                        weight_grad(w, node->weight, node->n_weight) },
+        4);
+    if (node->bias != SMP_ROLES) {
+        smp_build_extend(&w->low->build, weight_grad(w, node->bias, node->n_bias));
+    }
+    finish(w, node);
+}
+
+static void route_grad(walk *w, const smp_node *node)
+{
+    const smp_settings *set = w->low->set;
+    bool aux = set->smp_moe && set->moe_load_balancing == SMP_BALANCING_AUX_LOSS;
+    /* Ranks of the tensor group that route the same tokens each add a part. */
+    double parts = w->low->sequence ? 1 : w->low->tensor;
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_ROUTE_GRAD);
+
+    task.dims[4] = aux ? smp_rate_bits(set->moe_aux_loss_coeff / parts) : 0;
+    task.dims[5] = set->smp_moe ? smp_rate_bits(set->moe_z_loss_coeff / parts) : 0;
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
+                        smp_reads(at(w, node->out[0])), smp_writes(grad_at(w, node->in[0])) },
+        4);
+    if (node->extra != SMP_NO_TENSOR) {
+        smp_build_extend(&w->low->build, smp_reads(at(w, node->extra)));
+    }
+    if (node->bias != SMP_ROLES) {
+        smp_build_extend(&w->low->build, weight_grad(w, node->bias, 1));
+    }
+}
+
+/* The first contribution to the gradient of tokens writes, later ones add. */
+static void permute_grad(walk *w, const smp_node *node)
+{
+    uint8_t x = node->in[0];
+    bool has = w->graph->tensors[x].has_grad;
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_PERMUTE_GRAD);
+
+    task.flags |= has ? SMP_FLAG_ACCUMULATE : 0;
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[1])),
+                        smp_reads(at(w, node->extra)), smp_adds(grad_at(w, x), has) },
+        4);
+    w->graph->tensors[x].has_grad = true;
+}
+
+static void combine_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_COMBINE_GRAD);
+
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
+                        smp_reads(at(w, node->in[1])), smp_reads(at(w, node->extra)),
+                        smp_writes(grad_at(w, node->in[0])),
+                        smp_writes(grad_at(w, node->in[1])) },
+        6);
+    w->graph->tensors[node->in[0]].has_grad = true;
+    w->graph->tensors[node->in[1]].has_grad = true;
+}
+
+static void gate_rows_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_GATE_ROWS_GRAD);
+
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
+                        smp_reads(at(w, node->in[1])), smp_writes(grad_at(w, node->in[0])),
+                        smp_writes(grad_at(w, node->in[1])) },
+        5);
+    finish(w, node);
+    w->graph->tensors[node->in[0]].has_grad = true;
+    w->graph->tensors[node->in[1]].has_grad = true;
+}
+
+/* A permutation's gradient is the inverse one. */
+static void sort_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_SORT_ROWS);
+
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[1])),
+                        smp_writes(grad_at(w, node->in[0])) },
+        3);
+    w->graph->tensors[node->in[0]].has_grad = true;
+}
+
+/* Rows go back the way they came. */
+static void exchange_grad(walk *w, const smp_node *node)
+{
+    smp_node back = *node;
+
+    back.dims[0] = node->dims[1];
+    back.dims[1] = node->dims[0];
+    add_collective(w, &back, node->names.dx, SMP_OP_ALL_TO_ALL, SMP_PHASE_BACKWARD,
+                   grad_at(w, node->out[0]), grad_at(w, node->in[0]));
+    if (node->in[1] != SMP_NO_TENSOR) {
+        smp_build_extend(&w->low->build, smp_reads(at(w, node->in[1])));
+    }
+    w->graph->tensors[node->in[0]].has_grad = true;
+}
+
+/* False: the operation is none of experts'. */
+static bool expert_grad(walk *w, const smp_node *node)
+{
+    switch (node->op) {
+    case SMP_OP_GROUPED_MATMUL:
+        grouped_grad(w, node);
+        return true;
+    case SMP_OP_ROUTE:
+        route_grad(w, node);
+        return true;
+    case SMP_OP_PERMUTE:
+        permute_grad(w, node);
+        return true;
+    case SMP_OP_COMBINE:
+        combine_grad(w, node);
+        return true;
+    case SMP_OP_GATE_ROWS:
+        gate_rows_grad(w, node);
+        return true;
+    case SMP_OP_SORT_ROWS:
+        sort_grad(w, node);
+        return true;
+    case SMP_OP_ALL_TO_ALL:
+        exchange_grad(w, node);
+        return true;
+    case SMP_OP_EXPERT_ROWS:
+    case SMP_OP_ROUTE_STATISTICS:
+        return true; /* numbers of rows have no gradient */
+    default:
+        return false;
+    }
 }
 
 /* The two ends of tensor parallelism are each other's gradients. */
+static void gather_grad(walk *w, const smp_node *node)
+{
+    smp_ref part = part_at(w, node->in[0]);
+    smp_node scatter = *node;
+
+    if (node->words) { /* of pairs (weight, number) only weights have a gradient */
+        scatter.dims[0] /= 2;
+    }
+    add_collective(w, &scatter, node->names.dx, SMP_OP_REDUCE_SCATTER, SMP_PHASE_BACKWARD,
+                   grad_at(w, node->out[0]), part);
+    add_part(w, node, node->in[0], part);
+}
+
 static void collective_grad(walk *w, const smp_node *node)
 {
     uint8_t x = node->in[0], y = node->out[0];
     smp_ref part;
 
+    if (node->words && !w->graph->tensors[y].has_grad) {
+        return; /* counts */
+    }
     switch (node->op) {
+    case SMP_OP_ALL_GATHER:
+        gather_grad(w, node);
+        return;
     case SMP_OP_ALL_REDUCE:
         share_grad(w, x, y);
         return;
@@ -414,10 +640,8 @@ static void collective_grad(walk *w, const smp_node *node)
         return;
     default:
         part = part_at(w, x);
-        add_collective(w, node, node->names.dx,
-                       node->op == SMP_OP_ALL_GATHER ? SMP_OP_REDUCE_SCATTER
-                                                     : SMP_OP_ALL_GATHER,
-                       SMP_PHASE_BACKWARD, grad_at(w, y), part);
+        add_collective(w, node, node->names.dx, SMP_OP_ALL_GATHER, SMP_PHASE_BACKWARD,
+                       grad_at(w, y), part);
         add_part(w, node, x, part);
         return;
     }
@@ -460,11 +684,10 @@ static void latent_grad(walk *w, const smp_node *node)
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])),
                         smp_writes(grad_at(w, node->in[0])),
                         smp_writes(grad_at(w, node->in[1])),
-                        smp_writes(grad_at(w, node->in[2])) },
+                        smp_writes(grad_at(w, node->extra)) },
         4);
-    for (int i = 0; i < 3; i++) {
-        w->graph->tensors[node->in[i]].has_grad = true;
-    }
+    w->graph->tensors[node->in[0]].has_grad = w->graph->tensors[node->in[1]].has_grad = true;
+    w->graph->tensors[node->extra].has_grad = true;
 }
 
 static void backward_node(walk *w, const smp_node *node)
@@ -520,7 +743,7 @@ static void backward_node(walk *w, const smp_node *node)
         plain_grad(w, node, SMP_OP_DROPOUT_GRAD, &node->out[1], 1);
         break;
     default:
-        if (!node->fp32) { /* sums of statistics are part of the norm's gradient */
+        if (!expert_grad(w, node)) {
             collective_grad(w, node);
         }
         break;

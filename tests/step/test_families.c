@@ -375,14 +375,13 @@ static bool check_lowered(const char *text, const char *settings)
     return legal;
 }
 
-/* False: the reader refuses it, or it has what the lowering names as missing. */
-static bool can_lower(const char *text)
+/* False: the reader refuses it. */
+static bool can_read(const char *text)
 {
     smp_errors *errors = smp_errors_create();
     smp_model *model = NULL;
     bool can = smp_model_parse(text, strlen(text), "config.json", "model", errors, &model)
-                   == SMP_OK
-               && !model->not_lowered;
+               == SMP_OK;
 
     smp_model_destroy(model);
     smp_errors_destroy(errors);
@@ -406,18 +405,19 @@ static void test_published(void **state)
         }
         (void)snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         text = read_text(path);
-        if (can_lower(text)) {
+        if (can_read(text)) {
             print_message("# %s\n", entry->d_name);
             assert_true(check_lowered(text, "checkpointing=none"));
             n_lowered++;
-            n_split += check_lowered(text, "tensor_parallel_degree=2 checkpointing=full "
-                                           "sequence_parallel=true");
+            n_split += !strstr(text, "\"gpt_oss\"") /* experts with biases are not split */
+                       && check_lowered(text, "tensor_parallel_degree=2 checkpointing=full "
+                                              "sequence_parallel=true");
         }
         free(text);
     }
     (void)closedir(dir);
-    assert_true(n_lowered >= 33);
-    assert_true(n_split >= 31);
+    assert_true(n_lowered >= 45);
+    assert_true(n_split >= 40);
 }
 
 static const struct CMUnitTest tests[] = {

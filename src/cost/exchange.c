@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cost of an all-to-all.  NCCL has no tuning model for it: it is a send and a receive for
+ * each pair of ranks [NCCL, ncclAlltoAll; nccl-tests, src/alltoall.cu].
+ *
+ * Of S bytes that a rank sends (nccl-tests counts the part that stays), S (p - 1)/n go to the
+ * p - 1 others of its node and S (n - p)/n to other nodes.  The two parts use different links
+ * and pass at once; a rank's share of the network is that of its node over the ranks there.
+ */
+#include "config.h"
+
+#include "cost/nccl.h"
+
+#include "base/numeric.h"
+
+#include <math.h>
+
+/* Sends and receives that NCCL puts into one batch of a kernel's work
+ * [NCCL, src/include/device.h, NCCL_MAX_DEV_WORK_P2P_PER_BATCH]; batches follow each other. */
+enum { PEERS_PER_BATCH = 8 };
+static const double hop_s = 1e-6; /* between GPUs of a node, NCCL's LL hardware latency */
+static const smp_figure latency_figure = {0.0, "NCCL, src/graph/tuning.cc: latency tables"};
+
+/* Ranks are threads: what each sends to others is read and written in the host's memory. */
+static void memory_exchange(const smp_cluster *cluster, const smp_profile *profile,
+                            const smp_placement *p, double bytes, smp_cost *cost)
+{
+    const double ranks = (double)p->ranks, here = (double)p->most_per_node;
+    cost->transfer_s = 2.0 * here * bytes * (ranks - 1.0) / ranks / cluster->link_Bps.value;
+    cost->latency_s = profile->copy_latency_s.value * ceil(log2(ranks + 1.0));
+    if (p->nodes > 1) {
+        const double sharers = p->sharers < 1 ? 1.0 : (double)p->sharers;
+        const double port = cluster->nic_Bps.value * (double)cluster->nics / sharers;
+        cost->transfer_s += here * bytes * (ranks - here) / ranks / port;
+        cost->latency_s += cluster->nic_latency_s.value;
+    }
+}
+
+static void device_exchange(const smp_cluster *cluster, const smp_profile *profile,
+                            const smp_placement *p, double bytes, smp_cost *cost)
+{
+    const double ranks = (double)p->ranks;
+    const double batches = (double)smp_ceil_div(p->ranks - 1, PEERS_PER_BATCH);
+    double inside_s = 0.0, outside_s = 0.0;
+    if (p->most_per_node > 1) {
+        const smp_placement node = {.ranks = p->most_per_node, .nodes = 1,
+                                    .most_per_node = p->most_per_node,
+                                    .least_per_node = p->most_per_node, .stride = p->stride};
+        const smp_nccl_graph g = smp_nccl_search(cluster, profile, SMP_ALGO_RING, &node);
+        const double rate = g.channels > 0 ? (double)g.channels * g.intra_Bps
+                                           : cluster->link_Bps.value;
+        inside_s = bytes * ((double)p->most_per_node - 1.0) / ranks / rate;
+    }
+    if (p->nodes > 1) {
+        const smp_nccl_graph g = smp_nccl_search(cluster, profile, SMP_ALGO_RING, p);
+        const double node_Bps = g.channels > 0 ? (double)g.channels * g.inter_Bps
+                                               : cluster->nic_Bps.value;
+        const double rate = node_Bps * smp_nccl_network_share(cluster, p) /
+                            (double)p->most_per_node;
+        outside_s = bytes * (ranks - (double)p->least_per_node) / ranks / rate;
+    }
+    cost->transfer_s = inside_s > outside_s ? inside_s : outside_s;
+    cost->latency_s = smp_nccl_latency_s(SMP_OP_ALL_GATHER, SMP_ALGO_RING, SMP_PROTO_SIMPLE, 2,
+                                         1, profile->compute_capability, cluster->amd_host) +
+                      batches * (p->nodes > 1 ? cluster->nic_latency_s.value : hop_s);
+}
+
+void smp_cost_exchange(const smp_cluster *cluster, const smp_profile *profile,
+                       const smp_placement *placement, uint64_t bytes, smp_cost *cost_p)
+{
+    const double n = (double)placement->ranks;
+    smp_cost cost = {.basis = &latency_figure};
+    if (placement->ranks > 1) {
+        if (cluster->link == SMP_LINK_MEMORY || profile->compute_capability == 0) {
+            memory_exchange(cluster, profile, placement, (double)bytes, &cost);
+        } else {
+            device_exchange(cluster, profile, placement, (double)bytes, &cost);
+        }
+        cost.bus_Bps = (double)bytes * (n - 1.0) / n / smp_cost_seconds(&cost);
+        cost.basis = cost.latency_s > cost.transfer_s ? &latency_figure
+                     : placement->nodes > 1           ? &cluster->nic_Bps
+                                                      : &cluster->link_Bps;
+        /* No measurement between nodes stands behind it. */
+        cost.spread = profile->collective_spread.value * (placement->nodes > 1 ? 2.0 : 1.0);
+    }
+    *cost_p = cost;
+}
