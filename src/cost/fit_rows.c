@@ -111,15 +111,18 @@ static bool matmul_row(rows_reader *r, smp_fit_row *row)
     const char *dtype = smp_csv_text(&r->csv, "dtype");
     const char *layout = smp_csv_text(&r->csv, "layout");
     if ((strcmp(dtype, "bf16") != 0 && strcmp(dtype, "fp16") != 0) ||
-        (layout[0] != '\0' && strcmp(layout, "NT") != 0)) {
-        return false; /* a precision or a layout that no fit is about */
+        (layout[0] != '\0' && strcmp(layout, "TN") != 0)) {
+        return false; /* a precision or a layout that no fit is about; TN: BLAS's, forward */
     }
     smp_task task = {.op = SMP_OP_MATMUL, .dtype = SMP_BF16, .dtype2 = SMP_BF16};
     task.dims[0] = count(r, "m");
     task.dims[1] = count(r, "n");
     task.dims[2] = count(r, "k");
     row->kind = SMP_FIT_MATMUL;
-    row->seconds = kernel_seconds(r);
+    const double tflops = optional(r, "tflops", 0.0, 1e6, 0.0);
+    const bool by_rate = smp_csv_text(&r->csv, "time_ms")[0] == '\0' && tflops > 0.0;
+    row->seconds = by_rate ? (double)smp_task_flops(&task) / (tflops * 1e12)
+                           : kernel_seconds(r);
     row->family = family_of(task.dims[1], task.dims[2], 0);
     if (r->good) {
         smp_cost cost;

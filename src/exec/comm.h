@@ -37,12 +37,22 @@ typedef struct smp_comm_ops {
                             smp_errors *errors);
     smp_status (*barrier)(smp_channel *channel, smp_errors *errors);
     /* optional: NULL means that others find out by the time-out */
-    void (*fail)(smp_world *world, uint32_t rank); /* this rank is dead: waits end */
+    void (*abandon)(smp_world *world, uint32_t rank); /* this rank is dead: waits end */
 } smp_comm_ops;
 
 extern const smp_comm_ops smp_comm_threads;
 /* A world of `ranks` threads of this process; of one rank, nothing ever waits ("self"). */
 SMP_CHECK smp_status smp_threads_create(uint32_t ranks, double timeout_s, smp_errors *errors,
                                         smp_world **world_p);
+
+/* Over MPI, where it is built in: one rank a process.  `begin` before and `end` after
+ * everything else; `end` of a failed program takes the other ranks down. */
+extern const smp_comm_ops smp_comm_mpi;
+SMP_CHECK smp_status smp_mpi_begin(bool async, smp_errors *errors);
+void smp_mpi_end(int exit_status);
+uint32_t smp_mpi_rank(void);
+uint32_t smp_mpi_ranks(void);
+SMP_CHECK smp_status smp_mpi_create(double timeout_s, smp_errors *errors,
+                                    smp_world **world_p);
 
 #endif

@@ -109,7 +109,7 @@ static group *make_group(smp_world *world, const char *name, const uint32_t *mem
 
     g->n = n;
     g->name = smp_heap_alloc(strlen(name) + 1, 1);
-    (void)strcpy(g->name, name);
+    memcpy(g->name, name, strlen(name) + 1);
     g->members = smp_heap_alloc(n, sizeof *g->members);
     memcpy(g->members, members, n * sizeof *members);
     g->arrivals = smp_heap_alloc(n, sizeof *g->arrivals);
@@ -149,7 +149,7 @@ static void threads_leave(smp_channel *channel)
     free(channel);
 }
 
-static void threads_fail(smp_world *world, uint32_t rank)
+static void threads_abandon(smp_world *world, uint32_t rank)
 {
     (void)pthread_mutex_lock(&world->lock);
     if (!world->failed) {
@@ -352,5 +352,5 @@ const smp_comm_ops smp_comm_threads = {
     .all_reduce = threads_all_reduce,
     .broadcast = threads_broadcast,
     .barrier = threads_barrier,
-    .fail = threads_fail,
+    .abandon = threads_abandon,
 };

@@ -18,7 +18,7 @@ void smp_hyper_init(smp_hyper *hyper)
 {
     *hyper = (smp_hyper){ .lr = 6e-4, .min_lr = 6e-5, .schedule = SMP_SCHEDULE_CONSTANT,
                           .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
-                          .momentum = 0.9, .clip = 1.0 };
+                          .momentum = 0.9, .clip = 1.0, .first_loss_scale = 65536 };
 }
 
 double smp_hyper_lr(const smp_hyper *h, uint64_t done)

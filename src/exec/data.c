@@ -99,7 +99,7 @@ smp_status smp_corpus_open(const char *path, uint64_t seq, uint64_t vocab, smp_e
     smp_status status;
 
     corpus->path = smp_heap_alloc(strlen(path) + 1, 1);
-    (void)strcpy(corpus->path, path);
+    memcpy(corpus->path, path, strlen(path) + 1);
     corpus->seq = seq;
     corpus->vocab = vocab;
     status = map_file(corpus, file, errors);

@@ -27,7 +27,8 @@ typedef struct smp_hyper {
     smp_schedule schedule;
     double beta1, beta2, eps, weight_decay, momentum;
     double clip;              /* of the global gradient norm; 0: none */
-    double loss_scale;        /* fixed; 0: dynamic, from 65536, as torch.amp.GradScaler */
+    double loss_scale;        /* fixed; 0: dynamic with fp16, as torch.amp.GradScaler, else 1 */
+    double first_loss_scale;  /* of a dynamic one */
 } smp_hyper;
 /* AdamW at 6e-4 with betas 0.9 and 0.95, decay 0.1, clipping at 1: nanoGPT's defaults. */
 void smp_hyper_init(smp_hyper *hyper);

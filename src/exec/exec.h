@@ -16,6 +16,7 @@ typedef struct smp_exec_options {
     uint32_t threads;             /* of BLAS, for each rank; 0: cores over ranks, at least 1 */
     uint64_t device_memory_bytes; /* 0: no limit */
     double timeout_s;             /* of a collective */
+    bool mpi;                     /* this process is one rank of MPI's world */
     FILE *log;                    /* a line for each step, or NULL */
     const char *metrics;          /* JSON lines, or NULL */
     const char *trace;            /* of the last step, or NULL */
@@ -53,7 +54,7 @@ void smp_exec_result_free(smp_exec_result *result);
 
 void smp_exec_measure(const smp_runner *runner, smp_exec_measured *measured_p);
 void smp_exec_measured_free(smp_exec_measured *measured);
-/* The measured times of one rank's last step in the format of smp-sim --trace (trace.c). */
+/* The measured times of the ranks' last step in the format of smp-sim --trace. */
 SMP_CHECK smp_status smp_exec_trace(smp_runner *const *runners, uint32_t n_runner,
                                     const char *path, smp_errors *errors);
 

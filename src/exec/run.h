@@ -22,7 +22,10 @@ typedef struct smp_runner_options {
     smp_hyper hyper;
 } smp_runner_options;
 
-typedef struct smp_bound_channel { const smp_comm_ops *ops; smp_channel *channel; } smp_bound_channel;
+typedef struct smp_bound_channel {
+    const smp_comm_ops *ops;
+    smp_channel *channel;
+} smp_bound_channel;
 
 typedef struct smp_runner {
     smp_arena *arena;

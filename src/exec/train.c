@@ -20,10 +20,11 @@ typedef struct training {
     const smp_exec_options *options;
     smp_mesh *mesh;
     const smp_corpus *corpus;
+    const smp_comm_ops *comm;
     smp_world *world;
+    uint32_t first, count;     /* ranks of this process */
     smp_file *metrics;
     smp_exec_result *result;
-    smp_runner **runners;
     uint32_t threads;
 } training;
 
@@ -32,6 +33,7 @@ typedef struct worker {
     uint32_t rank;
     pthread_t thread;
     bool started;
+    smp_runner *runner;
     smp_sampler sampler;
     int32_t *ids, *targets;
     smp_errors *errors;
@@ -131,23 +133,30 @@ static smp_status make_runner(worker *w)
     uint64_t elems = job->micro_batches * job->settings.micro_batch * job->batch.seq_len;
     smp_runner_options options = { .device = &smp_device_cpu,
                                    .device_options = { t->options->async, t->threads },
-                                   .comm = &smp_comm_threads,
+                                   .comm = t->comm,
                                    .world = t->world,
                                    .device_memory_bytes = t->options->device_memory_bytes,
                                    .measure = t->options->trace || t->options->measure,
                                    .hyper = t->options->hyper };
     smp_status status = smp_runner_create(job, t->mesh, w->rank, &options, w->errors,
-                                          &t->runners[w->rank]);
+                                          &w->runner);
 
     if (status != SMP_OK) {
         return status;
     }
     smp_sampler_init(&w->sampler, smp_corpus_sequences(t->corpus),
-                     t->runners[w->rank]->rank.data_rank, job->data_ranks,
+                     w->runner->rank.data_rank, job->data_ranks,
                      job->settings.random_seed, t->options->shuffle, t->options->drop_last);
     w->ids = smp_heap_alloc(elems, sizeof *w->ids);
     w->targets = smp_heap_alloc(elems, sizeof *w->targets);
     return SMP_OK;
+}
+
+static void fail_world(const training *t, uint32_t rank)
+{
+    if (t->comm->abandon) {
+        t->comm->abandon(t->world, rank);
+    }
 }
 
 /* All ranks are made before any of them starts, so that a plan that does not fit is refused
@@ -159,7 +168,7 @@ static void *rank_main(void *argument)
     smp_runner *runner;
 
     w->status = make_runner(w);
-    runner = t->runners[w->rank];
+    runner = w->runner;
     if (w->status == SMP_OK) {
         w->status = runner->everyone.ops->barrier(runner->everyone.channel, w->errors);
     }
@@ -170,25 +179,29 @@ static void *rank_main(void *argument)
         w->status = take_step(w, runner, step);
     }
     if (w->status != SMP_OK) {
-        smp_comm_threads.fail(t->world, w->rank);
+        fail_world(t, w->rank);
     }
     return NULL;
 }
 
 static smp_status start_workers(training *t, worker *workers, smp_errors *errors)
 {
-    for (uint32_t i = 0; i < t->job->world; i++) {
+    for (uint32_t i = 0; i < t->count; i++) {
         worker *w = &workers[i];
         int error;
 
         w->training = t;
-        w->rank = i;
+        w->rank = t->first + i;
         w->errors = smp_errors_create();
+        if (t->count == 1) {
+            (void)rank_main(w); /* MPI may want to be called by this thread only */
+            return SMP_OK;
+        }
         error = smp_thread_create(&w->thread, rank_main, w);
         w->started = error == 0;
         if (!w->started) {
-            smp_comm_threads.fail(t->world, i);
-            return smp_fail(errors, SMP_SYSTEM, NULL, "rank %u: no thread: %s", i,
+            fail_world(t, w->rank);
+            return smp_fail(errors, SMP_SYSTEM, NULL, "rank %u: no thread: %s", w->rank,
                             strerror(error));
         }
     }
@@ -200,16 +213,16 @@ static smp_status collect(training *t, worker *workers, smp_errors *errors)
 {
     worker *first = NULL;
 
-    for (uint32_t i = 0; i < t->job->world; i++) {
+    for (uint32_t i = 0; i < t->count; i++) {
         worker *w = &workers[i];
         uint64_t device, host;
 
         if (w->started) {
             (void)pthread_join(w->thread, NULL);
         }
-        if (t->runners[i]) {
-            device = t->runners[i]->rank.program->arena_bytes;
-            host = t->runners[i]->rank.program->host_arena_bytes;
+        if (w->runner) {
+            device = w->runner->rank.program->arena_bytes;
+            host = w->runner->rank.program->host_arena_bytes;
             t->result->arena_bytes =
                 device > t->result->arena_bytes ? device : t->result->arena_bytes;
             t->result->host_arena_bytes =
@@ -229,8 +242,8 @@ static smp_status collect(training *t, worker *workers, smp_errors *errors)
 
 static void free_workers(training *t, worker *workers)
 {
-    for (uint32_t i = 0; i < t->job->world; i++) {
-        smp_runner_destroy(t->runners[i]);
+    for (uint32_t i = 0; i < t->count; i++) {
+        smp_runner_destroy(workers[i].runner);
         smp_sampler_fini(&workers[i].sampler);
         smp_errors_destroy(workers[i].errors);
         free(workers[i].ids);
@@ -239,30 +252,48 @@ static void free_workers(training *t, worker *workers)
     free(workers);
 }
 
+/* Of the ranks of this process; over MPI that of rank 0 only. */
+static smp_status write_trace(const training *t, const worker *workers, smp_errors *errors)
+{
+    smp_runner **runners;
+    smp_status status;
+
+    if (t->first > 0) {
+        return SMP_OK;
+    }
+    runners = smp_heap_alloc(t->count, sizeof(smp_runner *));
+    for (uint32_t i = 0; i < t->count; i++) {
+        runners[i] = workers[i].runner;
+    }
+    status = smp_exec_trace(runners, t->count, t->options->trace, errors);
+    free(runners);
+    return status;
+}
+
 static smp_status train(training *t, smp_errors *errors)
 {
-    worker *workers = smp_heap_alloc(t->job->world, sizeof *workers);
+    worker *workers = smp_heap_alloc(t->count, sizeof *workers);
     smp_status started, status;
 
-    t->runners = smp_heap_alloc(t->job->world, sizeof *t->runners);
     started = start_workers(t, workers, errors);
     status = collect(t, workers, errors);
     status = started != SMP_OK ? started : status;
     if (status == SMP_OK && t->options->trace) {
-        status = smp_exec_trace(t->runners, t->job->world, t->options->trace, errors);
+        status = write_trace(t, workers, errors);
     }
     if (status == SMP_OK && t->options->measure && t->options->steps > 0) {
-        smp_exec_measure(t->runners[0], &t->result->measured);
+        smp_exec_measure(workers[0].runner, &t->result->measured);
     }
     free_workers(t, workers);
-    free(t->runners);
     return status;
 }
 
 static smp_status open_metrics(training *t, smp_errors *errors)
 {
-    return t->options->metrics ? smp_file_create(t->options->metrics, errors, &t->metrics)
-                               : SMP_OK;
+    if (!t->options->metrics || t->first > 0) {
+        return SMP_OK;
+    }
+    return smp_file_create(t->options->metrics, errors, &t->metrics);
 }
 
 static uint32_t threads_of(const smp_exec_options *options, uint32_t world)
@@ -273,6 +304,28 @@ static uint32_t threads_of(const smp_exec_options *options, uint32_t world)
         return options->threads;
     }
     return cores > (long)world ? (uint32_t)cores / world : 1;
+}
+
+static smp_status open_world(training *t, smp_errors *errors)
+{
+    uint32_t ranks = t->job->world;
+
+    t->comm = &smp_comm_threads;
+    t->count = ranks;
+#ifdef SMP_HAVE_MPI
+    if (t->options->mpi) {
+        t->comm = &smp_comm_mpi;
+        t->first = smp_mpi_rank();
+        t->count = 1;
+        if (smp_mpi_ranks() != ranks) {
+            return smp_fail(errors, SMP_INPUT, NULL,
+                            "the plan is for %u ranks, %u were started", ranks,
+                            smp_mpi_ranks());
+        }
+        return smp_mpi_create(t->options->timeout_s, errors, &t->world);
+    }
+#endif
+    return smp_threads_create(ranks, t->options->timeout_s, errors, &t->world);
 }
 
 smp_status smp_exec_run(const smp_job *job, const smp_exec_options *options,
@@ -291,7 +344,7 @@ smp_status smp_exec_run(const smp_job *job, const smp_exec_options *options,
         status = smp_mesh_create(job, errors, &t.mesh);
     }
     if (status == SMP_OK) {
-        status = smp_threads_create(job->world, options->timeout_s, errors, &t.world);
+        status = open_world(&t, errors);
     }
     if (status == SMP_OK) {
         status = open_metrics(&t, errors);
@@ -304,7 +357,9 @@ smp_status smp_exec_run(const smp_job *job, const smp_exec_options *options,
     } else if (t.metrics) {
         smp_file_abandon(t.metrics);
     }
-    smp_comm_threads.destroy(t.world);
+    if (t.comm) {
+        t.comm->destroy(t.world);
+    }
     smp_mesh_destroy(t.mesh);
     smp_corpus_close(corpus);
     if (status != SMP_OK) {

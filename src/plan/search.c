@@ -16,6 +16,7 @@
 
 #include "base/numeric.h"
 #include "model/model.h"
+#include "sim/peaks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -516,12 +517,15 @@ static smp_status try_lean(const smp_plan *plan, smp_bounds *bounds,
         return SMP_OK;
     }
     smp_status st = smp_bound_memory(bounds, &candidate.job, errors, &bytes);
-    if (st != SMP_OK || (bytes > limit && bytes - limit >= best->excess_bytes)) {
+    if (st != SMP_OK || (bytes > limit && bytes - limit > best->excess_bytes)) {
         return st;
     }
     st = smp_evaluate(&candidate.job, false, errors, &candidate.report, NULL);
     const uint64_t excess = smp_report_excess(&candidate.report, plan->options.margin_frac);
-    if (st == SMP_OK && excess < best->excess_bytes) {
+    const bool leaner = excess == best->excess_bytes && best->any &&
+                        candidate.report.memory.peak_bytes <
+                            best->found.report.memory.peak_bytes;
+    if (st == SMP_OK && (excess < best->excess_bytes || leaner)) {
         *best = (lean){candidate, excess, true};
     }
     return st;
@@ -605,6 +609,13 @@ static smp_status explain_empty(const smp_plan *plan, smp_errors *errors)
                     plan->job.cluster->gpus, (unsigned long long)plan->job.batch.global_batch);
 }
 
+/* Whole models on the host of a node do not become fewer with more nodes. */
+static bool lacks_on_any_nodes(const smp_memory *memory)
+{
+    return !memory->peaks[SMP_MOMENT_INIT_EVERY_RANK].fits &&
+           smp_peaks_most(memory, true) == SMP_MOMENT_INIT_EVERY_RANK;
+}
+
 static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_errors *errors)
 {
     lean best;
@@ -618,14 +629,19 @@ static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_e
     plan->has_nearest = true;
     plan->nearest = best.found;
     plan->nearest_excess_bytes = best.excess_bytes;
-    st = find_fitting(plan, bounds, errors);
+    const bool anywhere = lacks_on_any_nodes(&best.found.report.memory);
+    plan->largest_gpus_tried = plan->job.cluster->gpus;
+    st = anywhere ? SMP_OK : find_fitting(plan, bounds, errors);
     if (st != SMP_OK) {
         return st;
     }
-    const bool host = best.found.report.memory.peak_bytes <=
-                      smp_memory_limit(&best.found.report, plan->options.margin_frac);
+    const uint64_t limit = smp_memory_limit(&best.found.report, plan->options.margin_frac);
+    const uint64_t peak = best.found.report.memory.peak_bytes;
+    const bool host = peak <= limit || peak - limit < best.excess_bytes;
     char fitting[64] = "with this batch no number of GPUs would";
-    if (plan->fitting_gpus > 0) {
+    if (anywhere) {
+        snprintf(fitting, sizeof fitting, "delayed_init=false needs that on any number of nodes");
+    } else if (plan->fitting_gpus > 0) {
         snprintf(fitting, sizeof fitting, "%u GPUs would fit", plan->fitting_gpus);
     }
     return smp_fail(errors, SMP_INFEASIBLE, NULL,

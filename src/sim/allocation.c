@@ -21,7 +21,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTHS = 64, BASES = 4, TEXT_BYTES = 160, COUNTS_SHOWN = 6, ROUND_TOKENS = 128 };
+enum {
+    WIDTHS = 64, BASES = 4, TEXT_BYTES = 160, COUNTS_SHOWN = 6,
+    ROUND_TOKENS = 128,   /* token counts are multiples of this, or whole sequences */
+    MOST_TOKENS = 1 << 21 /* more in a micro-batch are not plausible */
+};
 
 /* ------------------------------------------------------------------------- size */
 
@@ -291,7 +295,7 @@ static void add_buffers(const describer *d, const smp_program *program, candidat
         add_candidate(all, buffer->name, smp_kind_name(buffer->kind), &p, buffer->bytes, false);
         if (count > 1) {
             char name[64];
-            product together = {.token_bytes = p.token_bytes * count};
+            product together = {.token_bytes = 0}; /* no allocation, but several */
             (void)snprintf(name, sizeof name, "%s, all %u", buffer->name, count);
             (void)snprintf(together.words, sizeof together.words, "%u x (%.140s)", count,
                            p.words);
@@ -330,8 +334,9 @@ static void add_pytorch(const describer *d, candidates *all)
     add_per_token(d, "logits in 16 bit, not split", words, smp_mul(2, model->vocab), all);
     uint64_t scores = smp_mul(heads, d->job->batch.seq_len);
     for (uint32_t e = 2; e <= 4; e *= 2) {
-        (void)snprintf(words, sizeof words, "heads %" PRIu64 " x sequence %" PRIu64 " x %u bytes",
-                       heads, d->job->batch.seq_len, e);
+        (void)snprintf(words, sizeof words,
+                       "heads %" PRIu64 " x sequence %" PRIu64 " x %u bytes", heads,
+                       d->job->batch.seq_len, e);
         add_per_token(d, e == 2 ? "scores of eager attention in 16 bit"
                                 : "softmax of eager attention in fp32",
                       words, smp_mul(e, scores), all);
@@ -392,7 +397,7 @@ static bool count_tokens(const describer *d, const candidate *c, const size *s,
     double high = ((double)s->bytes + (double)s->slack_bytes) / c->product.token_bytes;
     double wide = 4 * (high - low);
     double seq = (double)d->job->batch.seq_len;
-    if (high < ROUND_TOKENS || high > 1e12) {
+    if (high < ROUND_TOKENS || low > MOST_TOKENS) {
         return false;
     }
     uint64_t sequences = (uint64_t)(high / seq);
@@ -475,7 +480,8 @@ static void text_answer(smp_text *text, const describer *d, const answer *a)
                      100 * difference(c, a->size.bytes) / (double)a->size.bytes, c->kind,
                      c->product.words);
     }
-    smp_text_add(text, "\nWith another number of tokens in a micro-batch (here %" PRIu64 ")\n%s",
+    smp_text_add(text,
+                 "\nWith another number of tokens in a micro-batch (here %" PRIu64 ")\n%s",
                  d->tokens, a->n_count == 0 ? "  no round number explains it\n" : "");
     for (size_t i = 0; i < a->n_count; i++) {
         const token_count *count = &a->counts[i];
@@ -484,9 +490,9 @@ static void text_answer(smp_text *text, const describer *d, const answer *a)
             smp_text_add(text, " = %" PRIu64 " x %" PRIu64, count->tokens / count->step,
                          count->step);
         }
-        smp_text_add(text, ": %s%s, %.10g bytes a token\n",
-                     count->candidate->pytorch ? "PyTorch, " : "", count->candidate->name,
-                     count->candidate->product.token_bytes);
+        const char *words = strstr(count->candidate->product.words, " x ");
+        smp_text_add(text, ": %s%s\n    %s\n", count->candidate->pytorch ? "PyTorch, " : "",
+                     count->candidate->name, words ? words + 3 : "");
     }
 }
 

@@ -149,9 +149,23 @@ static void add_evidence(smp_text *text, const smp_cost *cost)
         return;
     }
     smp_text_add(text, "    %s, +- %.1f %%%s%s\n",
-                 cost->fit != NULL ? "fitted to measurements" : "formula", 100.0 * cost->spread,
-                 cost->extrapolated ? ", extrapolated: outside the sizes measured" : "",
-                 cost->unverified ? ", derived: not measured itself" : "");
+                 cost->fit != NULL ? "fitted" : "formula", 100.0 * cost->spread,
+                 cost->extrapolated ? ", extrapolated beyond the sizes measured" : "",
+                 cost->unverified ? ", unverified" : "");
+}
+
+/* Bytes up to the next blank; of a path too long for a line, up to a slash that fits. */
+static size_t word_length(const char *word, size_t most)
+{
+    const size_t n = strcspn(word, " ");
+    if (n <= most) {
+        return n;
+    }
+    size_t cut = most;
+    while (cut > 0 && word[cut - 1] != '/') {
+        cut--;
+    }
+    return cut > 0 ? cut : most;
 }
 
 /* Words of `words`, wrapped, after `head`. */
@@ -160,7 +174,7 @@ static void add_wrapped(smp_text *text, const char *head, const char *words)
     size_t column = strlen(head);
     smp_text_add(text, "%s", head);
     while (*words) {
-        size_t n = strcspn(words, " ");
+        size_t n = word_length(words, WIDTH - 6);
         if (column + 1 + n > WIDTH) {
             smp_text_add(text, "\n     ");
             column = 5;

@@ -148,8 +148,8 @@ static sizes measure(const smp_job *job, const smp_program *program, const smp_m
 }
 
 /* What a sharded checkpoint holds of a rank: master parameters and optimizer state of its
- * shard.  Each moment of the optimizer is as large as the shard of master parameters, which
- * are themselves of kind optimizer where the parameters kept are a copy in compute precision. */
+ * shard.  Each moment of the optimizer is as large as the shard of master parameters, which is
+ * of kind optimizer itself where the parameters kept are a copy in compute precision. */
 static uint64_t state_bytes(const smp_job *job, const smp_program *program)
 {
     const smp_settings *set = &job->settings;
@@ -302,24 +302,24 @@ typedef struct moment_text {
 } moment_text;
 
 static const moment_text texts[SMP_MOMENTS] = {
-    [SMP_MOMENT_INIT_DELAYED] = {"init", "delayed", "init, delayed: own shards", "",
+    [SMP_MOMENT_INIT_DELAYED] = {"init", "delayed", "init, delayed", "",
                                  "each rank fills its shard in place"},
-    [SMP_MOMENT_INIT_EVERY_RANK] = {"init", "every_rank", "init, whole on every rank",
+    [SMP_MOMENT_INIT_EVERY_RANK] = {"init", "every_rank", "init, on every rank",
                                     "whole models in fp32",
                                     "delayed_init=false: every rank makes the whole model"},
-    [SMP_MOMENT_INIT_RANK0] = {"init", "rank0", "init, whole on rank 0, sent",
+    [SMP_MOMENT_INIT_RANK0] = {"init", "rank0", "init, on rank 0, sent",
                                "the whole model in fp32",
                                "sent unit by unit through free places of the arena"},
-    [SMP_MOMENT_FIRST_STEP] = {"first_step", NULL, "first step", "",
+    [SMP_MOMENT_FIRST_STEP] = {"first_step", NULL, "first step (= steady)", "",
                                "as the steady step: the arena has held the optimizer state "
                                "from the start"},
     [SMP_MOMENT_STEADY] = {"steady", NULL, "steady step", "", NULL},
     [SMP_MOMENT_SAVE_SHARDED] = {"save", "sharded", "save, sharded", "pinned pieces",
                                  "one replica writes, piece by piece"},
-    [SMP_MOMENT_SAVE_ASYNC] = {"save", "sharded_async", "save, sharded, while training",
+    [SMP_MOMENT_SAVE_ASYNC] = {"save", "sharded_async", "save, in background",
                                "snapshot of parameters and optimizer state",
-                               "one replica's snapshot; one save at a time"},
-    [SMP_MOMENT_SAVE_FULL] = {"save", "full", "save, gathered by rank 0", "two tensors",
+                               "training goes on beside one replica's snapshot"},
+    [SMP_MOMENT_SAVE_FULL] = {"save", "full", "save, by rank 0", "two tensors",
                               "tensor by tensor into a file, never whole on a GPU"},
     [SMP_MOMENT_LOAD_SAME] = {"load", "same_layout", "load, same layout", "pinned pieces",
                               "each rank reads its shard, piece by piece"},
@@ -434,15 +434,16 @@ static void add_verdict(smp_text *text, const smp_memory *memory, const smp_peak
 
 void smp_text_peaks(smp_text *text, const smp_memory *memory)
 {
-    smp_text_add(text, "\nPeaks%33s%14s\n", "a GPU", "a node's host");
+    smp_text_add(text, "\nPeaks%29s%14s\n", "a GPU", "a node's host");
     for (int m = 0; m < SMP_MOMENTS; m++) {
         const smp_peak *peak = &memory->peaks[m];
-        smp_text_add(text, "  %-26s%10s%14s", texts[m].title,
+        smp_text_add(text, "  %-22s%10s%14s", texts[m].title,
                      smp_show_bytes(peak->device_bytes),
                      smp_show_bytes(peak->host_bytes_per_node));
         add_verdict(text, memory, peak);
     }
-    smp_text_add(text, "  %-26s%10s%14s  %s\n", "there is", smp_show_bytes(memory->capacity_bytes),
+    smp_text_add(text, "  %-22s%10s%14s  %s\n", "there is",
+                 smp_show_bytes(memory->capacity_bytes),
                  smp_show_bytes(memory->host_capacity_bytes),
                  memory->fits ? "all in use fit" : "DOES NOT FIT");
 }

@@ -426,7 +426,11 @@ uint32_t smp_order_task(smp_order *order, const smp_instance *instance, const sm
 
 /* ------------------------------------------------------------------ repetition */
 
-struct epoch { uint32_t recent, now; uint64_t hash; };
+struct epoch {
+    uint32_t recent, now;
+    uint32_t floor[SMP_STREAMS]; /* what every other active stream knows of a stream */
+    uint64_t hash;
+};
 
 static void mix(struct epoch *epoch, uint64_t word)
 {
@@ -434,17 +438,36 @@ static void mix(struct epoch *epoch, uint64_t word)
     epoch->hash = h ^ h >> 29;
 }
 
-/* A task of the last period by its distance, an older one by its name: it stays the same. */
-static void mix_name(struct epoch *epoch, uint32_t name)
+/* A task of stream q.  What all know already can cause no wait and counts as nothing; a task
+ * of the last period is named by its distance, an older one by its position: it stays. */
+static void mix_name(struct epoch *epoch, uint32_t q, uint32_t name)
 {
+    if (name <= epoch->floor[q]) {
+        name = 0;
+    }
     mix(epoch, name > epoch->recent ? (uint64_t)1 << 32 | (epoch->now + 1 - name) : name);
 }
 
-static void mix_source(struct epoch *epoch, const smp_order *order, uint32_t name)
+static void mix_source(struct epoch *epoch, const smp_order *order, uint32_t stream,
+                       uint32_t name)
 {
-    mix_name(epoch, name);
-    for (uint32_t q = 0; q < order->n_stream && name > 0; q++) {
-        mix_name(epoch, smp_order_clock(order, name - 1)[q]);
+    mix_name(epoch, stream, name);
+    for (uint32_t q = 0; q < order->n_stream && name > epoch->floor[stream]; q++) {
+        mix_name(epoch, q, smp_order_clock(order, name - 1)[q]);
+    }
+}
+
+/* Streams without a task in the last period have none in what repeats either. */
+static void find_floor(struct epoch *epoch, const smp_order *order)
+{
+    for (uint32_t q = 0; q < order->n_stream; q++) {
+        epoch->floor[q] = UINT32_MAX;
+        for (uint32_t s = 0; s < order->n_stream; s++) {
+            bool active = s != q && order->current[s][s] > epoch->recent;
+            if (active && order->current[s][q] < epoch->floor[q]) {
+                epoch->floor[q] = order->current[s][q];
+            }
+        }
     }
 }
 
@@ -460,23 +483,24 @@ static bool cell_is_recent(const smp_order *order, const struct cell *cell, uint
 /* Cells that nothing touched for a period are not touched by what repeats either. */
 uint64_t smp_order_hash(const smp_order *order, uint32_t recent, uint32_t now)
 {
-    struct epoch epoch = {recent, now, 1};
+    struct epoch epoch = {.recent = recent, .now = now, .hash = 1};
+    find_floor(&epoch, order);
     for (uint32_t c = 0; c < order->n_cell; c++) {
         const struct cell *cell = &order->cells[c];
         if (!cell_is_recent(order, cell, recent)) {
             continue;
         }
         mix(&epoch, (uint64_t)c << 32 | (uint64_t)cell->writer_stream << 16 | cell->readers);
-        mix_source(&epoch, order, cell->writer);
+        mix_source(&epoch, order, cell->writer_stream, cell->writer);
         for (uint32_t q = 0; q < order->n_stream; q++) {
             if ((cell->readers >> q & 1) != 0) {
-                mix_source(&epoch, order, cell->reader[q]);
+                mix_source(&epoch, order, q, cell->reader[q]);
             }
         }
     }
     for (uint32_t s = 0; s < order->n_stream; s++) {
         for (uint32_t q = 0; q < order->n_stream; q++) {
-            mix_name(&epoch, order->current[s][q]);
+            mix_name(&epoch, q, order->current[s][q]);
         }
     }
     return epoch.hash;

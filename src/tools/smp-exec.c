@@ -4,9 +4,10 @@
  */
 #include "config.h"
 
+#include "compare/compare.h"
 #include "tools/cli.h"
-#include "tools/exec_compare.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct options {
@@ -126,6 +127,47 @@ static smp_status check_numbers(const options *o, smp_errors *errors)
     return status;
 }
 
+/* Started by mpirun, mpiexec or srun: Open MPI and PMI name the size or rank of the job. */
+static bool under_mpi(void)
+{
+#ifdef SMP_HAVE_MPI
+    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK");
+#else
+    return false;
+#endif
+}
+
+static bool first_process(void)
+{
+#ifdef SMP_HAVE_MPI
+    return !under_mpi() || smp_mpi_rank() == 0;
+#else
+    return true;
+#endif
+}
+
+static smp_status begin(bool async, smp_errors *errors)
+{
+#ifdef SMP_HAVE_MPI
+    if (under_mpi()) {
+        return smp_mpi_begin(async, errors);
+    }
+#endif
+    (void)async;
+    (void)errors;
+    return SMP_OK;
+}
+
+static int end(int exit_status)
+{
+#ifdef SMP_HAVE_MPI
+    if (under_mpi()) {
+        smp_mpi_end(exit_status);
+    }
+#endif
+    return exit_status;
+}
+
 static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e)
 {
     smp_status status = check_numbers(o, errors);
@@ -135,7 +177,8 @@ static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e
                             .total_steps = o->steps, .beta1 = o->beta1, .beta2 = o->beta2,
                             .eps = o->eps, .weight_decay = o->weight_decay,
                             .momentum = o->momentum, .clip = o->clip,
-                            .loss_scale = o->loss_scale };
+                            .loss_scale = o->loss_scale,
+                            .first_loss_scale = e->hyper.first_loss_scale };
     e->steps = o->dry_run ? 1 : o->steps;
     e->data = o->data;
     e->shuffle = !o->no_shuffle;
@@ -143,7 +186,8 @@ static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e
     e->threads = o->threads;
     e->device_memory_bytes = o->device_memory;
     e->timeout_s = o->timeout;
-    e->log = stdout;
+    e->mpi = under_mpi();
+    e->log = first_process() ? stdout : NULL;
     e->metrics = o->metrics;
     e->trace = o->trace;
     e->measure = o->compare;
@@ -159,13 +203,13 @@ static smp_status train(const options *o, const smp_job *job, smp_errors *errors
     if (status == SMP_OK) {
         status = smp_exec_run(job, &e, errors, &result);
     }
-    if (status == SMP_OK && o->dry_run) {
+    if (status == SMP_OK && o->dry_run && first_process()) {
         (void)printf("ranks %u  device arena %llu bytes  host arena %llu bytes  step %.3f s\n",
                      job->world, (unsigned long long)result.arena_bytes,
                      (unsigned long long)result.host_arena_bytes, result.steps[0].seconds);
     }
-    if (status == SMP_OK && o->compare && result.n_step > 0) {
-        status = exec_compare(job, &result, stdout, errors);
+    if (status == SMP_OK && o->compare && result.n_step > 0 && first_process()) {
+        status = smp_compare(job, &result, stdout, errors);
     }
     smp_exec_result_free(&result);
     return status;
@@ -200,10 +244,13 @@ int main(int argc, char **argv)
     bool done = false;
     smp_status status = cli_parse(&program, argc, argv, &o, &operands, errors, &done);
     if (status == SMP_OK && !done) {
+        status = begin(o.async, errors);
+    }
+    if (status == SMP_OK && !done) {
         status = run(&o, operands.count > 0 ? operands.values[0] : NULL, errors);
     }
     (void)status; /* the collector has it */
     cli_list_free(&o.job.set);
     cli_list_free(&operands);
-    return cli_end("smp-exec", errors);
+    return end(cli_end("smp-exec", errors));
 }

@@ -56,7 +56,7 @@ static const char *const examples[] = {
     "smp-sim plan.json --sweep micro_batch=1,2,4 --sweep loss_chunks=1,8",
     "smp-sim plan.json --trace trace.json --memory-plot memory.svg",
     "smp-sim plan.json --explain                  # which figures it rests on",
-    "smp-sim plan.json --allocation 31.32GiB      # which tensor is that?",
+    "smp-sim plan.json --allocation 31.31GiB      # which tensor is that?",
     "smp-sim --model gpt2 --describe --json",
     NULL
 };

@@ -5,7 +5,7 @@
  */
 #include "config.h"
 
-#include "tests/exec/jobs.h"
+#include "tests/exec/tiny.h"
 
 enum { STEPS = 4 };
 

@@ -6,11 +6,9 @@
  */
 #include "config.h"
 
-#include "tests/exec/jobs.h"
-
-typedef struct reference_gradient { const char *name; double norm, dot; } reference_gradient;
-
+#include "tests/exec/tiny.h"
 #include "tests/exec/reference/reference.h"
+
 
 enum { BATCH = 2, SEQ = 12 };
 

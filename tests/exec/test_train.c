@@ -1,25 +1,252 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Training of tiny models: it learns.
+ * Training of tiny models: it learns, in every precision; dropout, memory, sampling and
+ * schedules are what they are said to be; what is wrong is said.
  */
 #include "config.h"
 
-#include "tests/exec/jobs.h"
+#include "tests/exec/tiny.h"
 
-static void learns(void **state)
+#include "exec/data.h"
+
+static const char GPT2_DROPOUT[] =
+    "{\"model_type\": \"gpt2\", \"vocab_size\": 97, \"n_embd\": 32, \"n_layer\": 2, "
+    "\"n_head\": 4, \"n_positions\": 64, \"resid_pdrop\": 0.1, \"embd_pdrop\": 0.2, "
+    "\"attn_pdrop\": 0.3}";
+
+/* One batch is the whole file: 8 sequences of 16 tokens, and one token more. */
+static const char *one_batch(void)
+{
+    char text[129];
+
+    for (int i = 0; i < 129; i++) {
+        text[i] = (char)(33 + i * i % 61);
+    }
+    return check_file(text, sizeof text);
+}
+
+static double overfit(const char *config, uint32_t ranks, const char *settings)
 {
     tiny t;
+    double loss;
+
+    tiny_open(&t, config, ranks, 16, 8);
+    tiny_set(&t, settings);
+    t.options.data = one_batch();
+    t.options.hyper.lr = 1e-2;
+    t.options.hyper.weight_decay = 0;
+    t.options.hyper.warmup_steps = 5;
+    tiny_train(&t, 150);
+    loss = t.result.steps[149].loss;
+    tiny_close(&t);
+    return loss;
+}
+
+static void one_batch_is_learnt_by_heart(void **state)
+{
+    (void)state;
+    assert_true(overfit(TINY_LLAMA, 1, "micro_batch=8") < 0.01);
+    assert_true(overfit(TINY_LLAMA, 2, "tensor_parallel_degree=2 micro_batch=4") < 0.01);
+    assert_true(overfit(TINY_GPT2, 2, "micro_batch=2") < 0.01);
+}
+
+static void sixteen_bits_learn_too(void **state)
+{
+    (void)state;
+    assert_true(overfit(TINY_LLAMA, 1, "micro_batch=8 precision=bf16") < 0.05);
+    assert_true(overfit(TINY_LLAMA, 2, "micro_batch=2 precision=fp16") < 0.05);
+    assert_true(overfit(TINY_GPT2, 2, "micro_batch=4 precision=bf16 reduce_dtype=bf16 "
+                                      "tensor_parallel_degree=2") < 0.1);
+    assert_true(overfit(TINY_LLAMA, 2, "micro_batch=4 precision=bf16 sharding=optimizer")
+                < 0.05);
+}
+
+/* Scale 2^24 overflows: no update, the scale halves, and so on until gradients are finite. */
+static void overflow_skips_the_update(void **state)
+{
+    tiny t;
+    int skipped = 0;
 
     (void)state;
-    tiny_open(&t, TINY_LLAMA, 1, 16, 4);
-    t.options.log = getenv("SMP_TEST_LOG") ? stderr : NULL;
-    tiny_train(&t, 10);
-    assert_true(t.result.steps[9].loss < t.result.steps[0].loss);
+    tiny_open(&t, TINY_LLAMA, 1, 16, 8);
+    tiny_set(&t, "precision=fp16 micro_batch=8");
+    t.options.data = one_batch();
+    t.options.hyper.lr = 1e-2;
+    t.options.hyper.first_loss_scale = 0x1p24;
+    tiny_train(&t, 20);
+    while (skipped < 20 && t.result.steps[skipped].skipped) {
+        check_rel(t.result.steps[skipped].loss, t.result.steps[0].loss, 0);
+        check_rel(t.result.steps[skipped].loss_scale, ldexp(1, 23 - skipped), 0);
+        skipped++;
+    }
+    assert_true(skipped > 0 && skipped < 10);
+    assert_true(t.result.steps[19].loss < t.result.steps[0].loss);
     tiny_close(&t);
 }
 
+/* The same elements are dropped wherever they are computed. */
+static void dropout_knows_no_layout(void **state)
+{
+    static const struct { uint32_t ranks; const char *settings; } layouts[] = {
+        { 1, "micro_batch=8" },
+        { 1, "micro_batch=2" },
+        { 1, "micro_batch=8 attention=naive" },
+        { 1, "micro_batch=4 checkpointing=full" },
+        { 2, "micro_batch=2" },
+        { 2, "micro_batch=4 tensor_parallel_degree=2" },
+        { 2, "micro_batch=4 tensor_parallel_degree=2 sequence_parallel=false" },
+        { 4, "micro_batch=2 tensor_parallel_degree=2 attention=naive" },
+    };
+    double loss[2] = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+        tiny t;
+
+        tiny_open(&t, GPT2_DROPOUT, layouts[i].ranks, 16, 8);
+        tiny_set(&t, "optimizer=sgd");
+        tiny_set(&t, layouts[i].settings);
+        tiny_train(&t, 2);
+        for (int k = 0; k < 2; k++) {
+            loss[k] = i == 0 ? t.result.steps[k].loss : loss[k];
+            check_rel(t.result.steps[k].loss, loss[k], 2e-6);
+        }
+        assert_true(t.result.steps[0].loss != t.result.steps[1].loss);
+        tiny_close(&t);
+    }
+}
+
+/* What smp-sim predicts is what is allocated, and one byte less is refused. */
+static void memory_is_what_was_planned(void **state)
+{
+    static const struct { uint32_t ranks; const char *settings; } layouts[] = {
+        { 1, "micro_batch=8" },
+        { 2, "micro_batch=2 checkpointing=full offload=true activation_loading_horizon=1" },
+        { 4, "micro_batch=2 tensor_parallel_degree=2 precision=bf16" },
+        { 8, "micro_batch=1 sharding=optimizer" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+        smp_simulation *simulation = NULL;
+        smp_step *step = NULL;
+        tiny t;
+
+        tiny_open(&t, TINY_LLAMA, layouts[i].ranks, 16, 8);
+        tiny_set(&t, layouts[i].settings);
+        tiny_train(&t, 1);
+        check_ok(smp_step_lower(&t.job, t.errors, &step), t.errors);
+        check_ok(smp_simulate(&t.job, step, t.errors, &simulation), t.errors);
+        check_u64(t.result.arena_bytes,
+                  smp_simulation_report(simulation)->memory.arena_bytes);
+        check_u64(t.result.host_arena_bytes,
+                  smp_simulation_report(simulation)->memory.host_bytes);
+        t.options.device_memory_bytes = t.result.arena_bytes;
+        smp_exec_result_free(&t.result);
+        check_ok(smp_exec_run(&t.job, &t.options, t.errors, &t.result), t.errors);
+        smp_exec_result_free(&t.result);
+        t.options.device_memory_bytes--;
+        check_fails(smp_exec_run(&t.job, &t.options, t.errors, &t.result), SMP_INFEASIBLE,
+                    t.errors, "--device-memory");
+        smp_simulation_destroy(simulation);
+        smp_step_destroy(step);
+        tiny_close(&t);
+    }
+}
+
+static void wrong_data_are_refused(void **state)
+{
+    static const char far[] = "ABC\xff AND SO ON, ENOUGH OF IT FOR SEQUENCES OF SIXTEEN";
+    tiny t;
+
+    (void)state;
+    tiny_open(&t, TINY_LLAMA, 2, 16, 2);
+    tiny_set(&t, "micro_batch=1");
+    check_ok(smp_job_resolve(&t.job, t.errors), t.errors);
+    t.options.shuffle = false;
+    t.options.data = check_file(far, sizeof far);
+    check_fails(smp_exec_run(&t.job, &t.options, t.errors, &t.result), SMP_INPUT, t.errors,
+                "token 255 at 3: the model's vocabulary has 97");
+    t.options.data = check_file(far, 16);
+    check_fails(smp_exec_run(&t.job, &t.options, t.errors, &t.result), SMP_INPUT, t.errors,
+                "16 tokens; a sequence of 16 needs one more");
+    t.options.data = "no such file";
+    check_fails(smp_exec_run(&t.job, &t.options, t.errors, &t.result), SMP_INPUT, t.errors,
+                "no such file");
+    t.options.data = ".";
+    check_fails(smp_exec_run(&t.job, &t.options, t.errors, &t.result), SMP_INPUT, t.errors,
+                "not a file");
+    tiny_close(&t);
+}
+
+/* Every sequence once an epoch; ranks together go through the order in rounds. */
+static void sampler_deals_every_sequence(void **state)
+{
+    enum { N = 23, RANKS = 4 };
+
+    (void)state;
+    for (int mode = 0; mode < 4; mode++) {
+        int seen[N] = { 0 }, total = 0;
+        smp_sampler s;
+        uint64_t each;
+
+        for (uint32_t r = 0; r < RANKS; r++) {
+            smp_sampler_init(&s, N, r, RANKS, 1, mode & 1, mode & 2);
+            each = smp_sampler_per_epoch(&s);
+            check_u64(each, mode & 2 ? 5 : 6);
+            for (uint64_t i = each; i < 2 * each; i++) { /* the second epoch */
+                uint64_t at = smp_sampler_at(&s, i);
+
+                if (!(mode & 1)) {
+                    check_u64(at, ((i - each) * RANKS + r) % N);
+                }
+                total++;
+                seen[at]++;
+            }
+            smp_sampler_fini(&s);
+        }
+        for (int i = 0, once = 0; i < N; i++) {
+            once += seen[i] == 1;
+            assert_true(seen[i] <= 2 && (seen[i] >= 1 || mode & 2));
+            assert_true(i < N - 1 || once == (mode & 2 ? 20 : 22));
+        }
+        assert_int_equal(total, mode & 2 ? 20 : 24);
+    }
+}
+
+/* Warm-up of 4 steps, then to the end of 14: by hand. */
+static void schedules_follow_their_formulas(void **state)
+{
+    smp_hyper h;
+
+    (void)state;
+    smp_hyper_init(&h);
+    h.lr = 1;
+    h.min_lr = 0.2;
+    h.warmup_steps = 4;
+    h.total_steps = 14;
+    check_rel(smp_hyper_lr(&h, 0), 0.2, 1e-15);
+    check_rel(smp_hyper_lr(&h, 3), 0.8, 1e-15);
+    check_rel(smp_hyper_lr(&h, 9), 1, 0);
+    h.schedule = SMP_SCHEDULE_LINEAR;
+    check_rel(smp_hyper_lr(&h, 9), 0.6, 1e-15);
+    check_rel(smp_hyper_lr(&h, 14), 0.2, 1e-15);
+    check_rel(smp_hyper_lr(&h, 99), 0.2, 1e-15);
+    h.schedule = SMP_SCHEDULE_COSINE;
+    check_rel(smp_hyper_lr(&h, 4), 1, 1e-15);
+    check_rel(smp_hyper_lr(&h, 9), 0.6, 1e-14);
+    check_rel(smp_hyper_lr(&h, 14), 0.2, 1e-14);
+}
+
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(learns),
+    cmocka_unit_test(one_batch_is_learnt_by_heart),
+    cmocka_unit_test(sixteen_bits_learn_too),
+    cmocka_unit_test(overflow_skips_the_update),
+    cmocka_unit_test(dropout_knows_no_layout),
+    cmocka_unit_test(memory_is_what_was_planned),
+    cmocka_unit_test(wrong_data_are_refused),
+    cmocka_unit_test(sampler_deals_every_sequence),
+    cmocka_unit_test(schedules_follow_their_formulas),
 };
 
 CHECK_MAIN(tests)

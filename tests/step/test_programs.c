@@ -270,6 +270,35 @@ static void shipped_models_are_packed(void **state)
     }
 }
 
+/* Heap calls of the derivation of waits for a job of so many micro-batches. */
+static uint64_t heap_calls(uint64_t micro_batches)
+{
+    bench b = {0};
+    smp_step *step;
+    check_ok(smp_model_read(check_source("configs/models/gpt2.json"), errors, &b.model),
+             errors);
+    bench_cluster(&b, 4);
+    b.job.batch = (smp_batch){.seq_len = 1024, .global_batch = 8 * micro_batches};
+    check_ok(smp_settings_assign(&b.job.settings, "micro_batch=1", "--set", errors), errors);
+    check_ok(smp_job_resolve(&b.job, errors), errors);
+    check_ok(smp_step_lower(&b.job, errors, &step), errors);
+    check_u64(step->programs[0]->micro_batches, micro_batches);
+    uint64_t before = smp_heap_calls();
+    check_ok(smp_program_derive_waits(step->programs[0], errors), errors);
+    uint64_t calls = smp_heap_calls() - before;
+    smp_step_destroy(step);
+    bench_close(&b);
+    return calls;
+}
+
+/* The clocks and names of walked tasks grow by steps: 64 times the micro-batches, walked one
+ * by one, would take 10 steps of 1.5 and 6 of 2 more.  Repeated ones take a larger arena. */
+static void middle_micro_batches_are_not_walked(void **state)
+{
+    (void)state;
+    assert_true(heap_calls(512) <= heap_calls(8) + 4);
+}
+
 /* No line over 100 columns, the same text twice, totals at the end. */
 static void print_is_readable(void **state)
 {
@@ -309,6 +338,7 @@ int main(void)
         cmocka_unit_test(random_jobs_verify),
         cmocka_unit_test(no_wait_of_a_job_is_spare),
         cmocka_unit_test(shipped_models_are_packed),
+        cmocka_unit_test(middle_micro_batches_are_not_walked),
         cmocka_unit_test(print_is_readable),
     };
     const char *filter = getenv("SMP_TEST_FILTER");

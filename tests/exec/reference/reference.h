@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Made by reference.py beside it; not to be edited. */
+#ifndef TESTS_EXEC_REFERENCE_REFERENCE_H
+#define TESTS_EXEC_REFERENCE_REFERENCE_H
+
+typedef struct reference_gradient { const char *name; double norm, dot; } reference_gradient;
 
 static const reference_gradient llama_gradients[] = {
     { "0.down_w", 5.568375293873192e-01, 1.069970080457014e-02 },
@@ -250,3 +254,5 @@ static const char gpt_neox_config[] =
     "_norm_eps\": 1e-05, \"hidden_act\": \"gelu\", \"use_parallel_residual\": true, "
     "\"tie_word_embeddings\": false}";
 static const double gpt_neox_loss = 3.458596799926630e+00;
+
+#endif

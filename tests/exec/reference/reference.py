@@ -202,9 +202,16 @@ CASES = {
 }
 
 
+HEAD = """/* SPDX-License-Identifier: Apache-2.0 */
+/* Made by reference.py beside it; not to be edited. */
+#ifndef TESTS_EXEC_REFERENCE_REFERENCE_H
+#define TESTS_EXEC_REFERENCE_REFERENCE_H
+
+typedef struct reference_gradient { const char *name; double norm, dot; } reference_gradient;"""
+
+
 def main():
-    print("/* SPDX-License-Identifier: Apache-2.0 */")
-    print("/* Made by reference.py beside it; not to be edited. */")
+    print(HEAD)
     for name, (c, hf) in CASES.items():
         model = Model(c)
         ids = torch.tensor([[mix(7919 * b + i) % c["vocab"] for i in range(12)]
@@ -227,6 +234,7 @@ def main():
         print(f"static const char {name}_config[] =")
         print("\n".join(f'    "{line}"' for line in lines) + ";")
         print(f"static const double {name}_loss = {loss.item():.15e};")
+    print("\n#endif")
 
 
 main()

@@ -2,8 +2,8 @@
 /*
  * Tiny models and their training for the tests of src/exec; for one .c file each.
  */
-#ifndef TESTS_EXEC_JOBS_H
-#define TESTS_EXEC_JOBS_H
+#ifndef TESTS_EXEC_TINY_H
+#define TESTS_EXEC_TINY_H
 
 #include "tests/check.h"
 

@@ -4,7 +4,7 @@
  */
 #include "config.h"
 
-#include "tools/exec_compare.h"
+#include "compare/compare.h"
 
 #include "base/numeric.h"
 #include "base/text.h"
@@ -12,7 +12,11 @@
 
 #include <stdlib.h>
 
-typedef struct row { const char *segment, *name; double predicted, measured; uint64_t runs; } row;
+typedef struct row {
+    const char *segment, *name;
+    double predicted, measured; /* seconds of all runs */
+    uint64_t runs;
+} row;
 
 static int by_time(const void *a, const void *b)
 {
@@ -88,7 +92,7 @@ static void print_totals(const smp_simulation *s, const smp_exec_result *result,
                   (unsigned long long)result->host_arena_bytes);
 }
 
-smp_status exec_compare(const smp_job *job, const smp_exec_result *result, FILE *stream,
+smp_status smp_compare(const smp_job *job, const smp_exec_result *result, FILE *stream,
                         smp_errors *errors)
 {
     smp_simulation *simulation = NULL;

@@ -1,0 +1,65 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Ranks as processes of MPI: the conformance suite, the bits of ranks as threads, who is
+# missing.  Speaks TAP; runs in the build tree; skipped where mpirun cannot start ranks.
+set -u
+: "${srcdir:=.}"
+work=$(mktemp -d "${TMPDIR:-/tmp}/smp-mpi.XXXXXX") || exit 99
+trap 'rm -rf "$work"' EXIT
+# Open MPI refuses root, and more ranks than cores, unless told so.
+OMPI_ALLOW_RUN_AS_ROOT=1
+OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
+run() { mpirun --oversubscribe "$@"; }
+
+if ! run -n 2 true >"$work/out" 2>&1; then
+    echo "1..0 # SKIP mpirun does not start two ranks"
+    exit 0
+fi
+number=0
+check() {
+    number=$((number + 1))
+    name=$1
+    shift
+    if "$@" >"$work/out" 2>&1; then
+        echo "ok $number - $name"
+    else
+        echo "not ok $number - $name"
+        sed 's/^/# /' "$work/out"
+    fi
+}
+says() {
+    want=$1
+    shift
+    "$@" >"$work/said" 2>&1
+    grep -q -- "$want" "$work/said" || { cat "$work/said"; return 1; }
+}
+model="$work/tiny.json"
+cat >"$model" <<END
+{"model_type": "llama", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,
+ "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+ "max_position_embeddings": 64, "tie_word_embeddings": false}
+END
+job="--model $model --cluster cpu --gpus 4 --seq-len 16 --global-batch 8 --set precision=fp32 \
+--set tensor_parallel_degree=2 --set micro_batch=2 --data $srcdir/LICENSE --steps 3"
+# Everything but the time.
+losses() { sed 's/, "seconds".*//' "$1"; }
+same_bits() {
+    # shellcheck disable=SC2086
+    ./smp-exec $job --metrics "$work/threads" >/dev/null || return 1
+    # shellcheck disable=SC2086
+    run -n 4 ./smp-exec $job --metrics "$work/mpi" >/dev/null || return 1
+    losses "$work/threads" >"$work/a"
+    losses "$work/mpi" >"$work/b"
+    test -s "$work/a" && cmp "$work/a" "$work/b"
+}
+
+echo 1..5
+check "two ranks conform" run -n 2 tests/exec/check_mpi
+check "three ranks conform" run -n 3 tests/exec/check_mpi
+check "ranks as processes train to the bits of ranks as threads" same_bits
+check "who is missing is named" says "group all (ranks 0 1 2): not arrived: 2" \
+    run -n 3 tests/exec/check_mpi late
+# shellcheck disable=SC2086
+check "a plan for other ranks is refused" says "the plan is for 4 ranks, 2 were started" \
+    run -n 2 ./smp-exec $job
