@@ -87,20 +87,36 @@ static smp_dtype dtype_of(smp_precision precision)
     return SMP_F32;
 }
 
+static void decide_share(smp_lowering *low, smp_share *share, smp_group shard,
+                         smp_group replica)
+{
+    share->shard_group = smp_mesh_group_size(low->mesh, shard);
+    share->replicas = smp_mesh_group_size(low->mesh, replica);
+    share->shard = 1;
+    share->weight = 1;
+    if (low->set->sharding != SMP_SHARDING_NONE) {
+        share->shard = share->shard_group;
+        share->shard_rank = smp_mesh_group_rank(low->mesh, shard, low->rank);
+    }
+}
+
 static void decide_ranks(smp_lowering *low)
 {
     smp_coords coords;
+    bool nested;
 
     smp_mesh_coords(low->mesh, low->rank, &coords);
     low->tensor = smp_mesh_degree(low->mesh, SMP_AXIS_TENSOR);
     low->tensor_rank = coords.axis[SMP_AXIS_TENSOR];
     low->expert = smp_mesh_degree(low->mesh, SMP_AXIS_EXPERT);
-    low->shard_group = smp_mesh_group_size(low->mesh, SMP_GROUP_SHARD);
-    low->replicas = smp_mesh_group_size(low->mesh, SMP_GROUP_DENSE_REPLICA);
-    low->shard = 1;
-    if (low->set->sharding != SMP_SHARDING_NONE) {
-        low->shard = low->shard_group;
-        low->shard_rank = smp_mesh_group_rank(low->mesh, SMP_GROUP_SHARD, low->rank);
+    nested = low->set->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    decide_share(low, &low->dense, SMP_GROUP_SHARD, SMP_GROUP_DENSE_REPLICA);
+    low->dense.prefix = "";
+    low->experts = low->dense;
+    if (low->expert > 1) {
+        decide_share(low, &low->experts, SMP_GROUP_EXPERT_SHARD, SMP_GROUP_REPLICA);
+        low->experts.prefix = "experts.";
+        low->experts.weight = nested ? 1 : low->expert;
     }
 }
 
@@ -126,33 +142,35 @@ static void decide_sizes(smp_lowering *low)
         (uint32_t)smp_ceil_div(low->rows, smp_ceil_div(low->rows, low->n_chunk));
 }
 
-static void decide_gradients(smp_lowering *low)
+static void decide_gradients(smp_lowering *low, smp_share *share)
 {
     bool many = low->job->micro_batches > 1;
     bool full = low->set->sharding == SMP_SHARDING_FULL;
 
     low->once = !many || low->set->accumulation == SMP_ACCUMULATION_LAST;
-    if (!full || (low->shard == 1 && low->reduce == low->master)) {
-        low->home = SMP_HOME_WHOLE;
-        low->accumulates = low->shard > 1 && !low->once;
-        low->n_write = many && !low->accumulates ? 2 : 1;
+    if (!full || (share->shard == 1 && low->reduce == low->master)) {
+        share->home = SMP_HOME_WHOLE;
+        share->accumulates = share->shard > 1 && !low->once;
+        share->n_write = many && !share->accumulates ? 2 : 1;
     } else if (low->once && many) {
-        low->home = SMP_HOME_LAYER;
-        low->accumulates = true;
-        low->n_write = 2;
+        share->home = SMP_HOME_LAYER;
+        share->accumulates = true;
+        share->n_write = 2;
     } else {
-        low->home = SMP_HOME_RING;
-        low->accumulates = true;
-        low->n_write = 1;
+        share->home = SMP_HOME_RING;
+        share->accumulates = true;
+        share->n_write = 1;
     }
+    share->gathers = full && (share->shard > 1 || low->casts);
+    share->keeps_gathered = share->gathers && !low->set->reshard_after_forward;
 }
 
 static void decide_gathers(smp_lowering *low)
 {
-    low->gathers = low->set->sharding == SMP_SHARDING_FULL && (low->shard > 1 || low->casts);
-    low->keeps_gathered = low->gathers && !low->set->reshard_after_forward;
-    low->orders_forward = low->gathers && !low->set->forward_prefetch;
-    low->orders_backward = low->gathers && !low->keeps_gathered
+    low->n_write = low->dense.n_write > low->experts.n_write ? low->dense.n_write
+                                                             : low->experts.n_write;
+    low->orders_forward = low->dense.gathers && !low->set->forward_prefetch;
+    low->orders_backward = low->dense.gathers && !low->dense.keeps_gathered
                            && low->set->prefetch != SMP_PREFETCH_BACKWARD_PRE;
     low->orders_reduce = low->orders_backward && low->set->prefetch == SMP_PREFETCH_NONE;
     low->slots = low->orders_forward && low->orders_backward ? 1 : 2;
@@ -227,6 +245,41 @@ static uint8_t add_kv_comm(smp_lowering *low)
     return smp_build_comm(&low->build, &comm);
 }
 
+static void add_share_comms(smp_lowering *low, const smp_class *klass, smp_share *share,
+                            smp_group shard, smp_group replica)
+{
+    smp_arena *arena = low->build.program->arena;
+    bool unshard = share->shard > 1
+                   && (share->gathers || low->set->sharding == SMP_SHARDING_OPTIMIZER);
+
+    share->unshard_comm = add_comm(low, klass,
+                                   smp_arena_printf(arena, "%sunshard", share->prefix), shard,
+                                   unshard);
+    share->reduce_comm = add_comm(low, klass,
+                                  smp_arena_printf(arena, "%sreduce", share->prefix), shard,
+                                  true);
+    share->replicate_comm =
+        add_comm(low, klass, smp_arena_printf(arena, "%sreplicate", share->prefix), replica,
+                 true);
+}
+
+/* In the orthogonal layout experts are sharded over the same ranks as all else, and use the
+ * same communicators; nested, over a part of them. */
+static void share_comms_of_experts(smp_lowering *low, const smp_class *klass)
+{
+    smp_share *experts = &low->experts;
+
+    if (low->expert > 1 && low->set->expert_layout == SMP_EXPERT_LAYOUT_NESTED) {
+        add_share_comms(low, klass, experts, SMP_GROUP_EXPERT_SHARD, SMP_GROUP_REPLICA);
+        return;
+    }
+    experts->unshard_comm = low->dense.unshard_comm;
+    experts->reduce_comm = low->dense.reduce_comm;
+    experts->replicate_comm =
+        low->expert > 1 ? add_comm(low, klass, "experts.replicate", SMP_GROUP_REPLICA, true)
+                        : low->dense.replicate_comm;
+}
+
 /* Whether a layer has experts, or shared ones beside them. */
 static bool has_experts(const smp_model *model, bool shared)
 {
@@ -242,14 +295,11 @@ static bool has_experts(const smp_model *model, bool shared)
 
 static void add_comms(smp_lowering *low, const smp_class *klass)
 {
-    bool unshard = low->shard > 1
-                   && (low->gathers || low->set->sharding == SMP_SHARDING_OPTIMIZER);
     bool sums = has_experts(low->model, false) && low->set->smp_moe
                 && low->set->moe_statistics == SMP_MOE_DATA;
 
-    low->unshard_comm = add_comm(low, klass, "unshard", SMP_GROUP_SHARD, unshard);
-    low->reduce_comm = add_comm(low, klass, "reduce", SMP_GROUP_SHARD, true);
-    low->replicate_comm = add_comm(low, klass, "replicate", SMP_GROUP_DENSE_REPLICA, true);
+    add_share_comms(low, klass, &low->dense, SMP_GROUP_SHARD, SMP_GROUP_DENSE_REPLICA);
+    share_comms_of_experts(low, klass);
     low->tensor_comm = add_comm(low, klass, "tensor", SMP_GROUP_TENSOR, true);
     low->kv_comm = add_kv_comm(low);
     low->world_comm = add_comm(low, klass, "world", SMP_GROUP_WORLD, true);
@@ -416,54 +466,87 @@ static void add_stacks(smp_lowering *low)
 
 /* ---- units ---- */
 
+/* One unit of a variant; the stack has room for the largest of its variants. */
+static void add_layout(smp_lowering *low, const smp_block *block, bool of_experts,
+                       const smp_share *share, smp_home *home, smp_home *stack_or_null)
+{
+    smp_unit_layout(low->model, block, low->tensor, low->expert, of_experts, share,
+                    &home->layout);
+    home->share = share;
+    if (home->layout.elems == 0) {
+        return; /* no experts in this layer */
+    }
+    home->unit = smp_build_unit(&low->build, &home->layout);
+    if (stack_or_null && home->layout.shard_elems > stack_or_null->layout.shard_elems) {
+        stack_or_null->layout = home->layout;
+    }
+}
+
 static void add_layouts(smp_lowering *low)
 {
     for (uint32_t i = 0; i < low->n_variant; i++) {
         smp_variant *v = &low->variants[i];
         smp_stack *s = &low->stacks[v->stack];
 
-        smp_unit_layout(low->model, v->block, low->tensor, low->shard, low->shard_rank,
-                        &v->home.layout);
-        v->home.unit = smp_build_unit(&low->build, &v->home.layout);
-        if (v->home.layout.shard_elems > s->home.layout.shard_elems) {
-            s->home.layout = v->home.layout;
+        s->home.share = &low->dense;
+        s->experts.share = &low->experts;
+        add_layout(low, v->block, false, &low->dense, &v->home, &s->home);
+        if (low->expert > 1) {
+            add_layout(low, v->block, true, &low->experts, &v->experts, &s->experts);
         }
     }
-    smp_unit_layout(low->model, NULL, low->tensor, low->shard, low->shard_rank,
-                    &low->root.layout);
-    low->root.unit = smp_build_unit(&low->build, &low->root.layout);
+    add_layout(low, NULL, false, &low->dense, &low->root, NULL);
 }
 
 /* The buffers of its stack, with the variant's own layout. */
-static void take_home(smp_variant *v, const smp_stack *stack)
+static void take_home(smp_home *home, const smp_home *stack)
 {
-    smp_unit layout = v->home.layout;
-    uint16_t unit = v->home.unit;
+    smp_unit layout = home->layout;
+    uint16_t unit = home->unit;
 
-    v->home = stack->home;
-    v->home.layout = layout;
-    v->home.unit = unit;
-    v->home.master_first = v->home.master == v->home.weights ? layout.own_first : 0;
-    v->home.grad_first = v->home.shard_grads == v->home.grads ? layout.own_first : 0;
+    *home = *stack;
+    home->layout = layout;
+    home->unit = unit;
+    home->master_first = home->master == home->weights ? layout.own_first : 0;
+    home->grad_first = home->shard_grads == home->grads ? layout.own_first : 0;
+}
+
+static void add_rings(smp_lowering *low, smp_share *share, bool of_experts)
+{
+    uint64_t largest = 0;
+
+    share->ring = share->ring_grads = share->ring_reduced = SMP_NO_BUFFER;
+    for (uint32_t i = 0; i < low->n_stack; i++) {
+        const smp_stack *s = &low->stacks[i];
+        uint64_t n = of_experts ? s->experts.layout.shard_elems : s->home.layout.shard_elems;
+
+        largest = n > largest ? n : largest;
+    }
+    if (largest > 0) {
+        smp_lower_rings(low, share, largest);
+    }
 }
 
 static void add_units(smp_lowering *low)
 {
-    uint64_t largest = 0;
-
-    low->ring = low->ring_grads = low->ring_reduced = SMP_NO_BUFFER;
+    add_rings(low, &low->dense, false);
+    add_rings(low, &low->experts, true);
     for (uint32_t i = 0; i < low->n_stack; i++) {
-        uint64_t n = low->stacks[i].home.layout.shard_elems;
+        smp_stack *s = &low->stacks[i];
 
-        largest = n > largest ? n : largest;
-    }
-    smp_lower_rings(low, largest);
-    for (uint32_t i = 0; i < low->n_stack; i++) {
-        smp_lower_home(low, &low->stacks[i].home, &low->stacks[i]);
+        smp_lower_home(low, &s->home, s);
+        if (s->experts.layout.elems > 0) {
+            smp_lower_home(low, &s->experts, s);
+        }
     }
     smp_lower_home(low, &low->root, NULL);
     for (uint32_t i = 0; i < low->n_variant; i++) {
-        take_home(&low->variants[i], &low->stacks[low->variants[i].stack]);
+        smp_variant *v = &low->variants[i];
+
+        take_home(&v->home, &low->stacks[v->stack].home);
+        if (v->experts.layout.elems > 0) {
+            take_home(&v->experts, &low->stacks[v->stack].experts);
+        }
     }
 }
 
@@ -519,6 +602,10 @@ static void add_segments(smp_lowering *low)
     for (uint32_t i = 0; i < low->n_variant; i++) {
         smp_lower_block(low, &low->variants[i]);
         smp_lower_unit(low, &low->variants[i].home, &low->variants[i].segments);
+        if (low->variants[i].experts.layout.elems > 0) {
+            smp_lower_unit(low, &low->variants[i].experts,
+                           &low->variants[i].expert_segments);
+        }
     }
     smp_lower_unit(low, &low->root, &low->root_segments);
 }
@@ -539,6 +626,14 @@ static const smp_segments *segments_of(const smp_lowering *low, uint32_t layer)
     return &low->variants[low->variant_of_layer[layer]].segments;
 }
 
+/* NULL: the layer has no unit of experts. */
+static const smp_segments *experts_of(const smp_lowering *low, uint32_t layer)
+{
+    const smp_variant *v = &low->variants[low->variant_of_layer[layer]];
+
+    return v->experts.layout.elems > 0 ? &v->expert_segments : NULL;
+}
+
 /* Each block is visited twice a micro-batch: up, then down. */
 static uint64_t turn_up(const smp_lowering *low, uint64_t mb, uint32_t layer)
 {
@@ -552,8 +647,12 @@ static uint64_t turn_down(const smp_lowering *low, uint64_t mb, uint32_t layer)
 
 static void gather_up(smp_lowering *low, uint64_t mb, uint32_t layer)
 {
-    if (layer < low->model->n_layer && !(low->keeps_gathered && low->once && mb > 0)) {
+    if (layer < low->model->n_layer && !(low->dense.keeps_gathered && low->once && mb > 0)) {
         issue(low, segments_of(low, layer)->gather[0], layer, mb, turn_up(low, mb, layer));
+        if (experts_of(low, layer)) {
+            issue(low, experts_of(low, layer)->gather[0], layer, mb,
+                  turn_up(low, mb, layer));
+        }
     }
 }
 
@@ -562,25 +661,38 @@ static void gather_down(smp_lowering *low, uint64_t mb, uint32_t layer)
 {
     if (layer < low->model->n_layer) {
         issue(low, segments_of(low, layer)->gather[1], layer, mb, turn_down(low, mb, layer));
+        if (experts_of(low, layer)) {
+            issue(low, experts_of(low, layer)->gather[1], layer, mb,
+                  turn_down(low, mb, layer));
+        }
     }
 }
 
-static void reduce(smp_lowering *low, const smp_segments *segments, uint32_t layer,
-                   uint64_t mb, uint64_t turn)
+static void reduce(smp_lowering *low, const smp_share *share, const smp_segments *segments,
+                   uint32_t layer, uint64_t mb, uint64_t turn)
 {
     bool last = mb + 1 == low->job->micro_batches;
-    int second = low->accumulates ? mb > 0 && !low->once : last;
+    int second = share->accumulates ? mb > 0 && !low->once : last;
 
     if (last || !low->once) {
         issue(low, segments->reduce[second], layer, mb, turn);
     }
 }
 
+/* Experts first: their gradients are finished before those of attention. */
+static void reduce_layer(smp_lowering *low, uint32_t layer, uint64_t mb, uint64_t turn)
+{
+    if (experts_of(low, layer)) {
+        reduce(low, &low->experts, experts_of(low, layer), layer, mb, turn);
+    }
+    reduce(low, &low->dense, segments_of(low, layer), layer, mb, turn);
+}
+
 static void order_forward(smp_lowering *low, uint64_t mb)
 {
     bool ahead = low->set->sm_activation_offloading;
 
-    if (!(low->keeps_gathered && low->once && mb > 0)) {
+    if (!(low->dense.keeps_gathered && low->once && mb > 0)) {
         issue(low, low->root_segments.gather[0], 0, mb, 0);
     }
     gather_up(low, mb, 0);
@@ -624,13 +736,13 @@ static void order_backward(smp_lowering *low, uint64_t mb)
         if (low->orders_backward && !low->orders_reduce) {
             gather_down(low, mb, i - 1);
         }
-        reduce(low, segments_of(low, i), i, mb, turn);
+        reduce_layer(low, i, mb, turn);
         if (low->orders_reduce) {
             gather_down(low, mb, i - 1);
         }
     }
     issue(low, low->embed_grad[add], 0, mb, 0);
-    reduce(low, &low->root_segments, 0, mb, 0);
+    reduce(low, &low->dense, &low->root_segments, 0, mb, 0);
 }
 
 static void order_update(smp_lowering *low)
@@ -640,6 +752,9 @@ static void order_update(smp_lowering *low)
 
     /* In the order in which backward has finished the gradients. */
     for (uint32_t i = n; i-- > 0;) {
+        if (experts_of(low, i)) {
+            issue(low, experts_of(low, i)->squares, i, mb, 0);
+        }
         issue(low, segments_of(low, i)->squares, i, mb, 0);
     }
     issue(low, low->root_segments.squares, 0, mb, 0);
@@ -647,6 +762,9 @@ static void order_update(smp_lowering *low)
     issue(low, low->root_segments.update, 0, mb, 0);
     for (uint32_t i = 0; i < n; i++) {
         issue(low, segments_of(low, i)->update, i, mb, 0);
+        if (experts_of(low, i)) {
+            issue(low, experts_of(low, i)->update, i, mb, 0);
+        }
     }
 }
 
@@ -731,7 +849,8 @@ smp_status smp_lower_rank(const smp_job *job, const smp_mesh *mesh, uint32_t ran
     low.build.program->micro_batches = job->micro_batches;
     decide_ranks(&low);
     decide_sizes(&low);
-    decide_gradients(&low);
+    decide_gradients(&low, &low.dense);
+    decide_gradients(&low, &low.experts);
     decide_gathers(&low);
     decide_checkpointing(&low);
     add_comms(&low, klass);
@@ -772,32 +891,55 @@ static bool add_colours(const smp_unit *unit, uint32_t degree, uint32_t *colour_
     return cuts > 0;
 }
 
-/* Colours of the ranks by the sizes of their shards; NULL: all are alike. */
-static uint32_t *shard_colours(const smp_job *job, const smp_mesh *mesh)
+/* Colours of the positions in a shard group, by the parts of all units sharded over it. */
+static uint32_t *group_colours(const smp_job *job, const smp_mesh *mesh, smp_group group,
+                               bool of_experts)
 {
-    uint32_t world = smp_mesh_world(mesh), tensor = smp_mesh_degree(mesh, SMP_AXIS_TENSOR);
-    uint32_t degree = smp_mesh_group_size(mesh, SMP_GROUP_SHARD);
-    uint32_t *of_shard, *of_rank = NULL;
+    uint32_t tensor = smp_mesh_degree(mesh, SMP_AXIS_TENSOR);
+    smp_share share = { .shard = smp_mesh_group_size(mesh, group), .weight = 1 };
+    uint32_t *of_shard = smp_heap_alloc(share.shard, sizeof *of_shard);
     bool uneven = false;
 
-    if (job->settings.sharding == SMP_SHARDING_NONE || degree == 1) {
-        return NULL;
-    }
-    of_shard = smp_heap_alloc(degree, sizeof *of_shard);
     for (uint32_t k = 0; k <= job->model->n_kind; k++) {
         const smp_block *block = k < job->model->n_kind ? &job->model->kinds[k] : NULL;
         smp_unit unit;
 
-        smp_unit_layout(job->model, block, tensor, degree, 0, &unit);
-        uneven |= add_colours(&unit, degree, of_shard);
+        smp_unit_layout(job->model, block, tensor, smp_mesh_degree(mesh, SMP_AXIS_EXPERT),
+                        of_experts, &share, &unit);
+        uneven |= unit.elems > 0 && add_colours(&unit, share.shard, of_shard);
     }
-    if (uneven) {
+    if (!uneven) {
+        free(of_shard);
+        return NULL;
+    }
+    return of_shard;
+}
+
+/* Colours of the ranks by the sizes of their shards; NULL: all are alike. */
+static uint32_t *shard_colours(const smp_job *job, const smp_mesh *mesh)
+{
+    uint32_t world = smp_mesh_world(mesh), *dense, *experts = NULL, *of_rank = NULL;
+    uint32_t size = smp_mesh_group_size(mesh, SMP_GROUP_SHARD);
+
+    if (job->settings.sharding == SMP_SHARDING_NONE || size == 1) {
+        return NULL;
+    }
+    dense = group_colours(job, mesh, SMP_GROUP_SHARD, false);
+    if (smp_mesh_degree(mesh, SMP_AXIS_EXPERT) > 1) {
+        experts = group_colours(job, mesh, SMP_GROUP_EXPERT_SHARD, true);
+    }
+    if (dense || experts) {
         of_rank = smp_heap_alloc(world, sizeof *of_rank);
-        for (uint32_t rank = 0; rank < world; rank++) {
-            of_rank[rank] = of_shard[smp_mesh_group_rank(mesh, SMP_GROUP_SHARD, rank)];
-        }
     }
-    free(of_shard);
+    for (uint32_t rank = 0; of_rank && rank < world; rank++) {
+        uint32_t at = smp_mesh_group_rank(mesh, SMP_GROUP_SHARD, rank);
+        uint32_t in = smp_mesh_group_rank(mesh, SMP_GROUP_EXPERT_SHARD, rank);
+
+        /* fewer cuts than twice the units are possible */
+        of_rank[rank] = (dense ? dense[at] : 0) + (experts ? experts[in] * 4096 : 0);
+    }
+    free(dense);
+    free(experts);
     return of_rank;
 }
 

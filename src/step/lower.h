@@ -21,8 +21,28 @@ typedef enum smp_grad_home {
     SMP_HOME_WHOLE  /* the gradients that the update reads, not sharded or reduced in place */
 } smp_grad_home;
 
+/* What parameters that are split and reduced over the same ranks have in common: those of
+ * experts, and all others. */
+typedef struct smp_share {
+    const char *prefix;     /* of the names of its rings */
+    uint32_t shard, shard_rank; /* that parameters are split by: 1 with sharding none */
+    uint32_t shard_group, replicas; /* that gradients are reduced over */
+    uint32_t weight;        /* see smp_unit */
+    uint8_t unshard_comm, reduce_comm, replicate_comm;
+    bool gathers;           /* parameters are gathered or cast before use */
+    bool keeps_gathered;    /* from forward to backward: no ring */
+    smp_grad_home home;
+    /* Reduced gradients: true: segment reduce[0] writes and [1] adds to the shard's gradient;
+     * false: reduced where they are, and [1] is the reduction of the last micro-batch, which
+     * sums over the tensor group as well. */
+    bool accumulates;
+    int n_write;            /* 2 where later micro-batches add to gradients */
+    uint16_t ring, ring_grads, ring_reduced; /* of gathered parameters, ... */
+} smp_share;
+
 /* The parameters of a unit and where they lie. */
 typedef struct smp_home {
+    const smp_share *share;
     uint16_t unit;          /* index in program->units */
     smp_unit layout;
     uint16_t weights;       /* whole, in compute precision: forward and backward read it */
@@ -46,6 +66,7 @@ typedef struct smp_stack {
     uint32_t first, last;   /* layers */
     const char *suffix;     /* of buffer names: "", ".1", ... */
     smp_home home;          /* buffers; unit and layout are those of its largest variant */
+    smp_home experts;       /* of their own where several ranks split them, else empty */
 } smp_stack;
 
 typedef struct smp_variant {
@@ -55,8 +76,8 @@ typedef struct smp_variant {
     bool offloaded;
     uint32_t first, last;   /* hull of its layers */
     uint32_t stack;
-    smp_home home;
-    smp_segments segments;
+    smp_home home, experts; /* as those of the stack */
+    smp_segments segments, expert_segments; /* of experts: gather, reduce, squares, update */
 } smp_variant;
 
 /* A buffer found by its name; `stack` says whose, or that it is scratch. */
@@ -82,25 +103,17 @@ typedef struct smp_lowering {
     /* degrees and this rank's positions */
     uint32_t tensor, tensor_rank;
     uint32_t expert;        /* ranks that split the experts */
-    uint32_t shard, shard_rank; /* that parameters are split by: 1 with sharding none */
-    uint32_t shard_group, replicas; /* that gradients are reduced over */
+    smp_share dense, experts; /* alike where one rank has all experts */
     bool sequence;          /* sequence parallel, and tensor > 1 */
-    uint8_t unshard_comm, reduce_comm, replicate_comm, tensor_comm, kv_comm, world_comm;
+    uint8_t tensor_comm, kv_comm, world_comm;
     uint8_t expert_comm, shard_sum_comm, replica_sum_comm;
     smp_dtype compute, master, reduce;
     uint64_t batch, seq, tokens; /* of a micro-batch on this data rank */
     uint64_t rows;          /* tokens / tensor under sequence parallelism */
     uint64_t hidden, local_vocab;
     bool casts;             /* master is not in compute precision */
-    bool gathers;           /* parameters are gathered or cast before use */
-    bool keeps_gathered;    /* from forward to backward: no ring */
     bool once;              /* gradients are reduced once a step */
-    smp_grad_home home;
-    /* Reduced gradients: true: segment reduce[0] writes and [1] adds to the shard's gradient;
-     * false: reduced where they are, and [1] is the reduction of the last micro-batch, which
-     * sums over the tensor group as well. */
-    bool accumulates;
-    int n_write;            /* 2 where later micro-batches add to gradients */
+    int n_write;            /* 2 where later micro-batches add to gradients of some share */
     uint32_t slots;         /* of the ring of gathered parameters */
     bool orders_forward, orders_backward; /* gathers wait for the unit before by a token */
     bool orders_reduce;     /* ... and for its reduction */
@@ -118,7 +131,7 @@ typedef struct smp_lowering {
     /* buffers */
     uint16_t x_ring, x, host, d, ids, targets, scalars, embed_mask;
     uint16_t embed_narrow, embed_raw; /* what the embedding's projection and norm read */
-    uint16_t ring, ring_grads, ring_reduced, prefetch_token, load_token, units_token;
+    uint16_t prefetch_token, load_token, units_token;
     smp_named *named; uint32_t n_named, cap_named;
 } smp_lowering;
 
@@ -142,9 +155,11 @@ static inline uint64_t smp_rate_bits(double rate)
     return (uint64_t)(rate * 4294967296.0 + 0.5);
 }
 
-/* Flat layout of a unit on a tensor rank. `shards` is the degree that it is split by. */
+/* Flat layout of a unit on a tensor and expert rank, split over shards as `share` says.
+ * Experts are a unit of their own where `expert`, their degree, is above 1. */
 void smp_unit_layout(const smp_model *model, const smp_block *block, uint32_t tensor,
-                     uint32_t shards, uint32_t shard_rank, smp_unit *unit_p);
+                     uint32_t expert, bool of_experts, const smp_share *share,
+                     smp_unit *unit_p);
 /* block_moe.c: sizes of a layer's experts. */
 void smp_expert_measure(const smp_lowering *low, const smp_moe *moe, smp_expert_sizes *sizes_p);
 /* Floating point work of the model for one step, all ranks, without recomputation. */
@@ -155,7 +170,7 @@ void smp_lower_block(smp_lowering *low, smp_variant *variant);
 /* lower_ends.c: embedding, loss chunks, their backward. */
 void smp_lower_ends(smp_lowering *low);
 /* lower_units.c: gather, reduce, squares, update, norm; buffers of a unit. */
-void smp_lower_rings(smp_lowering *low, uint64_t shard_elems);
+void smp_lower_rings(smp_lowering *low, smp_share *share, uint64_t shard_elems);
 void smp_lower_home(smp_lowering *low, smp_home *home, const smp_stack *stack_or_null);
 void smp_lower_unit(smp_lowering *low, const smp_home *home, smp_segments *segments);
 void smp_lower_norm(smp_lowering *low);

@@ -478,8 +478,12 @@ static void lower_heads(smp_lowering *low, bool add)
 void smp_lower_ends(smp_lowering *low)
 {
     lower_embed(low);
-    for (int i = 0; i < low->n_write; i++) {
+    for (int i = 0; i < low->dense.n_write; i++) {
         lower_heads(low, i == 1);
         lower_embed_grad(low, i == 1);
+    }
+    if (low->n_write > low->dense.n_write) { /* only gradients of experts are added to */
+        low->heads[1] = low->heads[0];
+        low->embed_grad[1] = low->embed_grad[0];
     }
 }

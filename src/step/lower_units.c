@@ -26,8 +26,11 @@ static uint32_t copies_of(const smp_param *param, const smp_block *block, uint32
     return 1;
 }
 
+/* Which parameters a unit has. */
+typedef enum contents { ALL, NO_EXPERTS, ONLY_EXPERTS } contents;
+
 static void lay(const smp_model *model, const smp_block *block, uint32_t tensor,
-                smp_unit *unit, bool split)
+                contents which, smp_unit *unit, bool split)
 {
     const smp_param *params = block ? block->params : model->root;
     uint32_t n = block ? block->n_param : model->n_root;
@@ -35,14 +38,16 @@ static void lay(const smp_model *model, const smp_block *block, uint32_t tensor,
     for (uint32_t i = 0; i < n; i++) {
         smp_unit_param *p;
 
-        if ((params[i].split != SMP_SPLIT_NONE) != split) {
+        if ((params[i].split != SMP_SPLIT_NONE) != split
+            || (which != ALL
+                && smp_role_is_expert(params[i].role) != (which == ONLY_EXPERTS))) {
             continue;
         }
         p = &unit->params[unit->n_param];
         p->role = params[i].role;
         p->param = i;
         p->offset = unit->elems;
-        p->elems = smp_param_local_elems(model, block, &params[i], tensor);
+        p->elems = smp_param_local_elems(model, block, &params[i], tensor) / unit->experts;
         p->copies = copies_of(&params[i], block, tensor);
         unit->at[p->role] = (int8_t)unit->n_param++;
         unit->elems = smp_add(unit->elems, p->elems);
@@ -50,17 +55,22 @@ static void lay(const smp_model *model, const smp_block *block, uint32_t tensor,
 }
 
 void smp_unit_layout(const smp_model *model, const smp_block *block, uint32_t tensor,
-                     uint32_t shards, uint32_t shard_rank, smp_unit *unit_p)
+                     uint32_t expert, bool of_experts, const smp_share *share,
+                     smp_unit *unit_p)
 {
+    contents which = expert == 1 ? ALL : of_experts ? ONLY_EXPERTS : NO_EXPERTS;
+
     memset(unit_p, 0, sizeof *unit_p);
     memset(unit_p->at, -1, sizeof unit_p->at);
-    unit_p->name = block ? "block" : "root";
+    unit_p->name = !block ? "root" : of_experts ? "experts" : "block";
     unit_p->block = block;
-    lay(model, block, tensor, unit_p, true);
+    unit_p->experts = of_experts ? expert : 1;
+    unit_p->weight = share->weight;
+    lay(model, block, tensor, which, unit_p, true);
     unit_p->tail = unit_p->elems;
-    lay(model, block, tensor, unit_p, false);
-    unit_p->shard_elems = smp_ceil_div(unit_p->elems, shards);
-    unit_p->own_first = smp_mul(shard_rank, unit_p->shard_elems);
+    lay(model, block, tensor, which, unit_p, false);
+    unit_p->shard_elems = smp_ceil_div(unit_p->elems, share->shard);
+    unit_p->own_first = smp_mul(share->shard_rank, unit_p->shard_elems);
     if (unit_p->own_first >= unit_p->elems) {
         unit_p->own_elems = 0;
     } else if (unit_p->elems - unit_p->own_first < unit_p->shard_elems) {
@@ -100,10 +110,12 @@ smp_ref smp_weight_grad(const smp_lowering *low, const smp_home *home, smp_role 
 
 /* ---- buffers ---- */
 
-static uint16_t ring_buffer(smp_lowering *low, const char *name, smp_buffer_kind kind,
-                            uint32_t slots, uint64_t bytes)
+static uint16_t ring_buffer(smp_lowering *low, const smp_share *share, const char *name,
+                            smp_buffer_kind kind, uint32_t slots, uint64_t bytes)
 {
-    return smp_build_buffer(&low->build, &(smp_buffer){ .name = name,
+    const char *text = smp_arena_printf(low->build.program->arena, "%s%s", share->prefix, name);
+
+    return smp_build_buffer(&low->build, &(smp_buffer){ .name = text,
                                                         .kind = kind,
                                                         .index = SMP_INDEX_TURN,
                                                         .scope = SMP_SCOPE_MICROBATCH,
@@ -111,38 +123,38 @@ static uint16_t ring_buffer(smp_lowering *low, const char *name, smp_buffer_kind
                                                         .bytes = bytes });
 }
 
-void smp_lower_rings(smp_lowering *low, uint64_t shard_elems)
+void smp_lower_rings(smp_lowering *low, smp_share *share, uint64_t shard_elems)
 {
-    uint64_t whole = smp_mul(shard_elems, low->shard);
+    uint64_t whole = smp_mul(shard_elems, share->shard);
     uint32_t reduce = smp_dtype_bytes(low->reduce);
 
-    if (low->gathers && !low->keeps_gathered) {
-        low->ring = ring_buffer(low, "gathered", SMP_KIND_UNSHARDED, low->slots,
+    if (share->gathers && !share->keeps_gathered) {
+        share->ring = ring_buffer(low, share, "gathered", SMP_KIND_UNSHARDED, low->slots,
                                 smp_mul(whole, smp_dtype_bytes(low->compute)));
     }
-    if (low->home == SMP_HOME_RING) {
-        low->ring_grads =
-            ring_buffer(low, "gradients", SMP_KIND_UNSHARDED, 2, smp_mul(whole, reduce));
+    if (share->home == SMP_HOME_RING) {
+        share->ring_grads =
+            ring_buffer(low, share, "gradients", SMP_KIND_UNSHARDED, 2, smp_mul(whole, reduce));
     }
-    if (low->home != SMP_HOME_WHOLE && low->shard > 1
+    if (share->home != SMP_HOME_WHOLE && share->shard > 1
         && !(low->once && low->reduce == low->master)) {
-        low->ring_reduced =
-            ring_buffer(low, "reduced", SMP_KIND_COMM, 2, smp_mul(shard_elems, reduce));
+        share->ring_reduced =
+            ring_buffer(low, share, "reduced", SMP_KIND_COMM, 2, smp_mul(shard_elems, reduce));
     }
 }
 
 /* A buffer of the unit: one entry for each layer of the stack, or one for the root. */
-static uint16_t unit_buffer(smp_lowering *low, const smp_stack *stack, const char *name,
-                            smp_buffer_kind kind, smp_scope scope, uint64_t elems,
-                            smp_dtype dtype)
+static uint16_t unit_buffer(smp_lowering *low, const smp_home *home, const smp_stack *stack,
+                            const char *name, smp_buffer_kind kind, smp_scope scope,
+                            uint64_t elems, smp_dtype dtype)
 {
     smp_buffer buffer = { .kind = kind,
                           .scope = scope,
                           .bytes = smp_mul(elems, smp_dtype_bytes(dtype)) };
 
     if (stack) {
-        buffer.name = smp_arena_printf(low->build.program->arena, "blocks%s.%s",
-                                       stack->suffix, name);
+        buffer.name = smp_arena_printf(low->build.program->arena, "blocks%s.%s%s",
+                                       stack->suffix, home->share->prefix, name);
         buffer.index = SMP_INDEX_LAYER;
         buffer.first = stack->first;
         buffer.entries = stack->last - stack->first + 1;
@@ -157,37 +169,37 @@ static void full_home(smp_lowering *low, smp_home *home, const smp_stack *stack,
                       uint64_t shard, uint64_t whole)
 {
     smp_scope scope =
-        low->keeps_gathered && low->once ? SMP_SCOPE_STEP : SMP_SCOPE_MICROBATCH;
+        home->share->keeps_gathered && low->once ? SMP_SCOPE_STEP : SMP_SCOPE_MICROBATCH;
 
-    home->master = unit_buffer(low, stack, "parameters", SMP_KIND_PARAMETER, SMP_SCOPE_STEP,
+    home->master = unit_buffer(low, home, stack, "parameters", SMP_KIND_PARAMETER, SMP_SCOPE_STEP,
                                shard, low->master);
     home->weights = home->master;
-    if (low->gathers && stack && !low->keeps_gathered) {
-        home->weights = low->ring;
-    } else if (low->gathers) {
-        home->weights = unit_buffer(low, stack, "gathered", SMP_KIND_UNSHARDED, scope, whole,
+    if (home->share->gathers && stack && !home->share->keeps_gathered) {
+        home->weights = home->share->ring;
+    } else if (home->share->gathers) {
+        home->weights = unit_buffer(low, home, stack, "gathered", SMP_KIND_UNSHARDED, scope, whole,
                                     low->compute);
     }
-    if (low->home == SMP_HOME_WHOLE) {
-        home->grads = unit_buffer(low, stack, "gradients", SMP_KIND_GRADIENT, SMP_SCOPE_STEP,
+    if (home->share->home == SMP_HOME_WHOLE) {
+        home->grads = unit_buffer(low, home, stack, "gradients", SMP_KIND_GRADIENT, SMP_SCOPE_STEP,
                                   whole, low->reduce);
         home->shard_grads = home->grads;
         home->grad_dtype = low->reduce;
         return;
     }
-    home->grads = low->ring_grads;
-    if (!stack || low->home == SMP_HOME_LAYER) {
-        home->grads = unit_buffer(low, stack, "whole_gradients", SMP_KIND_UNSHARDED,
-                                  low->home == SMP_HOME_LAYER ? SMP_SCOPE_STEP
+    home->grads = home->share->ring_grads;
+    if (!stack || home->share->home == SMP_HOME_LAYER) {
+        home->grads = unit_buffer(low, home, stack, "whole_gradients", SMP_KIND_UNSHARDED,
+                                  home->share->home == SMP_HOME_LAYER ? SMP_SCOPE_STEP
                                                               : SMP_SCOPE_MICROBATCH,
                                   whole, low->reduce);
     }
-    home->shard_grads = unit_buffer(low, stack, "gradients", SMP_KIND_GRADIENT,
+    home->shard_grads = unit_buffer(low, home, stack, "gradients", SMP_KIND_GRADIENT,
                                     SMP_SCOPE_STEP, shard, low->master);
     home->grad_dtype = low->master;
-    if (low->ring_reduced != SMP_NO_BUFFER) {
-        home->reduced = stack ? low->ring_reduced
-                              : unit_buffer(low, NULL, "reduced", SMP_KIND_COMM,
+    if (home->share->ring_reduced != SMP_NO_BUFFER) {
+        home->reduced = stack ? home->share->ring_reduced
+                              : unit_buffer(low, home, NULL, "reduced", SMP_KIND_COMM,
                                             SMP_SCOPE_MICROBATCH, shard, low->reduce);
     }
 }
@@ -196,22 +208,22 @@ static void full_home(smp_lowering *low, smp_home *home, const smp_stack *stack,
 static void whole_home(smp_lowering *low, smp_home *home, const smp_stack *stack,
                        uint64_t shard, uint64_t whole)
 {
-    home->weights = unit_buffer(low, stack, "parameters", SMP_KIND_PARAMETER, SMP_SCOPE_STEP,
+    home->weights = unit_buffer(low, home, stack, "parameters", SMP_KIND_PARAMETER, SMP_SCOPE_STEP,
                                 whole, low->compute);
     home->master = home->weights;
     home->master_first = home->layout.own_first;
     if (low->casts) {
-        home->master = unit_buffer(low, stack, "master", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP,
+        home->master = unit_buffer(low, home, stack, "master", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP,
                                    shard, low->master);
         home->master_first = 0;
     }
-    home->grads = unit_buffer(low, stack, "gradients", SMP_KIND_GRADIENT, SMP_SCOPE_STEP,
+    home->grads = unit_buffer(low, home, stack, "gradients", SMP_KIND_GRADIENT, SMP_SCOPE_STEP,
                               whole, low->reduce);
     home->shard_grads = home->grads;
     home->grad_first = home->layout.own_first;
     home->grad_dtype = low->reduce;
-    if (low->accumulates) {
-        home->shard_grads = unit_buffer(low, stack, "reduced", SMP_KIND_GRADIENT,
+    if (home->share->accumulates) {
+        home->shard_grads = unit_buffer(low, home, stack, "reduced", SMP_KIND_GRADIENT,
                                         SMP_SCOPE_STEP, shard, low->master);
         home->grad_first = 0;
         home->grad_dtype = low->master;
@@ -220,7 +232,7 @@ static void whole_home(smp_lowering *low, smp_home *home, const smp_stack *stack
 
 void smp_lower_home(smp_lowering *low, smp_home *home, const smp_stack *stack)
 {
-    uint64_t shard = home->layout.shard_elems, whole = smp_mul(shard, low->shard);
+    uint64_t shard = home->layout.shard_elems, whole = smp_mul(shard, home->share->shard);
 
     home->reduced = home->moment2 = SMP_NO_BUFFER;
     if (low->set->sharding == SMP_SHARDING_FULL) {
@@ -229,13 +241,13 @@ void smp_lower_home(smp_lowering *low, smp_home *home, const smp_stack *stack)
         whole_home(low, home, stack, shard, whole);
     }
     if (low->set->optimizer == SMP_OPTIMIZER_SGD) {
-        home->moment1 = unit_buffer(low, stack, "momentum", SMP_KIND_OPTIMIZER,
+        home->moment1 = unit_buffer(low, home, stack, "momentum", SMP_KIND_OPTIMIZER,
                                     SMP_SCOPE_STEP, shard, low->master);
         return;
     }
-    home->moment1 = unit_buffer(low, stack, "m", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP, shard,
+    home->moment1 = unit_buffer(low, home, stack, "m", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP, shard,
                                 low->master);
-    home->moment2 = unit_buffer(low, stack, "v", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP, shard,
+    home->moment2 = unit_buffer(low, home, stack, "v", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP, shard,
                                 low->master);
 }
 
@@ -271,14 +283,14 @@ static smp_ref own_of(const smp_home *home, uint16_t buffer, uint64_t first, smp
 static void add_gather(smp_lowering *low, const smp_home *home, smp_phase phase, bool shard)
 {
     uint64_t own = home->layout.own_elems;
-    uint64_t whole = smp_mul(home->layout.shard_elems, low->shard);
+    uint64_t whole = smp_mul(home->layout.shard_elems, home->share->shard);
     smp_task task = plain_task("gather", SMP_OP_ALL_GATHER, SMP_STREAM_UNSHARD, phase,
                                low->compute, low->compute, whole);
     smp_ref from = shard ? elems_of(home->master, 0, own, low->master)
                          : elems_of(home->weights, home->layout.own_first, own, low->compute);
     smp_ref to = elems_of(home->weights, 0, whole, low->compute);
 
-    task.comm = low->unshard_comm;
+    task.comm = home->share->unshard_comm;
     smp_build_task(&low->build, &task,
                    (smp_access[]){ own > 0 ? smp_reads(from) : smp_writes(to),
                                    smp_writes(to) },
@@ -317,7 +329,7 @@ static void lower_gather(smp_lowering *low, const smp_home *home, smp_segments *
         && low->build.program->n_task > task0) {
         smp_build_extend(&low->build, smp_token(low->prefetch_token));
     }
-    if (low->shard > 1) {
+    if (home->share->shard > 1) {
         bool first = low->build.program->n_task == task0;
 
         add_gather(low, home, phase, !low->casts);
@@ -340,6 +352,24 @@ static void add_tensor_sum(smp_lowering *low, const smp_home *home, const char *
                    (smp_access[]){ smp_updates(elems_of(home->grads, first, n,
                                                         low->reduce)) },
                    1);
+}
+
+/* The parameters from role `first` to `last` of which each tensor rank has a copy. */
+static void add_role_sum(smp_lowering *low, const smp_home *home, const char *name,
+                         smp_role first, smp_role last)
+{
+    const smp_unit *u = &home->layout;
+    uint64_t from = 0, n = 0;
+
+    for (int role = (int)first; role <= (int)last; role++) {
+        if (u->at[role] >= 0 && u->params[u->at[role]].offset >= u->tail) {
+            from = n == 0 ? u->params[u->at[role]].offset : from;
+            n = u->params[u->at[role]].offset + u->params[u->at[role]].elems - from;
+        }
+    }
+    if (n > 0) {
+        add_tensor_sum(low, home, name, low->tensor_comm, from, n);
+    }
 }
 
 /* Key-value weights that several tensor ranks hold are summed over those ranks; parameters
@@ -367,20 +397,18 @@ static void add_tensor_sums(smp_lowering *low, const smp_home *home)
     if (low->tensor == 1) {
         return;
     }
-    if (low->sequence && u->elems > u->tail) {
-        add_tensor_sum(low, home, "sum.copies", low->tensor_comm, u->tail,
-                       u->elems - u->tail);
-    } else if (!low->sequence && smp_has(home, SMP_ROLE_Q_NORM_W)) {
-        const smp_unit_param *q = &u->params[u->at[SMP_ROLE_Q_NORM_W]];
-        const smp_unit_param *k = &u->params[u->at[smp_has(home, SMP_ROLE_K_NORM_B)
-                                                       ? SMP_ROLE_K_NORM_B
-                                                       : SMP_ROLE_K_NORM_W]];
-
-        if (q->offset >= u->tail) {
-            add_tensor_sum(low, home, "sum.qk_norm", low->tensor_comm, q->offset,
-                           k->offset + k->elems - q->offset);
+    if (low->sequence) {
+        if (u->elems > u->tail) {
+            add_tensor_sum(low, home, "sum.copies", low->tensor_comm, u->tail,
+                           u->elems - u->tail);
         }
+        return;
     }
+    add_role_sum(low, home, "sum.qk_norm", SMP_ROLE_Q_NORM_W, SMP_ROLE_K_NORM_B);
+    /* Their gradients come from outputs of which each rank has a part. */
+    add_role_sum(low, home, "sum.router", SMP_ROLE_ROUTER_W, SMP_ROLE_ROUTER_CORRECTION);
+    add_role_sum(low, home, "sum.shared_router", SMP_ROLE_SHARED_ROUTER_W,
+                 SMP_ROLE_SHARED_ROUTER_W);
 }
 
 /* Where the reduced gradient of the rank's part appears. */
@@ -391,7 +419,7 @@ static smp_ref reduced_ref(const smp_lowering *low, const smp_home *home)
     if (home->reduced != SMP_NO_BUFFER) {
         return elems_of(home->reduced, 0, n, low->reduce);
     }
-    if (low->home == SMP_HOME_WHOLE || low->shard == 1) {
+    if (home->share->home == SMP_HOME_WHOLE || home->share->shard == 1) {
         return elems_of(home->grads, home->layout.own_first, n, low->reduce);
     }
     return elems_of(home->shard_grads, 0, n, low->reduce);
@@ -399,15 +427,15 @@ static smp_ref reduced_ref(const smp_lowering *low, const smp_home *home)
 
 static void add_shard_reduction(smp_lowering *low, const smp_home *home, smp_ref to)
 {
-    uint64_t whole = smp_mul(home->layout.shard_elems, low->shard);
-    bool scatter = low->shard > 1;
+    uint64_t whole = smp_mul(home->layout.shard_elems, home->share->shard);
+    bool scatter = home->share->shard > 1;
     smp_task task = plain_task(scatter ? "reduce_scatter" : "all_reduce",
                                scatter ? SMP_OP_REDUCE_SCATTER : SMP_OP_ALL_REDUCE,
                                SMP_STREAM_REDUCE, SMP_PHASE_BACKWARD, low->reduce,
                                low->reduce, whole);
     smp_ref from = elems_of(home->grads, 0, home->layout.elems, low->reduce);
 
-    task.comm = low->reduce_comm;
+    task.comm = home->share->reduce_comm;
     task.flags = SMP_FLAG_AVERAGE;
     if (scatter) {
         smp_build_task(&low->build, &task, (smp_access[]){ smp_reads(from), smp_writes(to) },
@@ -422,8 +450,8 @@ static void add_shard_reduction(smp_lowering *low, const smp_home *home, smp_ref
 
 static void add_accumulate(smp_lowering *low, const smp_home *home, smp_ref from, bool add)
 {
-    smp_stream stream = low->replicas > 1   ? SMP_STREAM_REPLICATE
-                        : low->shard > 1    ? SMP_STREAM_REDUCE
+    smp_stream stream = home->share->replicas > 1   ? SMP_STREAM_REPLICATE
+                        : home->share->shard > 1    ? SMP_STREAM_REDUCE
                                             : SMP_STREAM_COMPUTE;
     uint64_t n = home->layout.own_elems;
     smp_task task = plain_task("accumulate", SMP_OP_ACCUMULATE, stream, SMP_PHASE_BACKWARD,
@@ -448,18 +476,18 @@ static void lower_reduce(smp_lowering *low, const smp_home *home, smp_segments *
 
     segments->reduce[second] =
         smp_build_segment(&low->build, second ? "reduce.later" : "reduce");
-    if (low->accumulates || second) {
+    if (home->share->accumulates || second) {
         add_tensor_sums(low, home);
     }
-    if (low->shard_group > 1) {
+    if (home->share->shard_group > 1) {
         add_shard_reduction(low, home, to);
     }
-    if (low->replicas > 1) {
+    if (home->share->replicas > 1) {
         smp_task task = plain_task("replicate", SMP_OP_ALL_REDUCE, SMP_STREAM_REPLICATE,
                                    SMP_PHASE_BACKWARD, low->reduce, low->reduce,
                                    home->layout.shard_elems);
 
-        task.comm = low->replicate_comm;
+        task.comm = home->share->replicate_comm;
         task.flags = SMP_FLAG_AVERAGE;
         smp_build_task(&low->build, &task, (smp_access[]){ smp_updates(to) }, 1);
     }
@@ -523,7 +551,7 @@ static void lower_update(smp_lowering *low, const smp_home *home, smp_segments *
     if (low->casts) {
         add_cast(low, home, SMP_STREAM_COMPUTE, SMP_PHASE_UPDATE);
     }
-    if (low->shard > 1) {
+    if (home->share->shard > 1) {
         add_gather(low, home, SMP_PHASE_UPDATE, false);
     }
 }
@@ -531,9 +559,9 @@ static void lower_update(smp_lowering *low, const smp_home *home, smp_segments *
 void smp_lower_unit(smp_lowering *low, const smp_home *home, smp_segments *segments)
 {
     segments->gather[0] = segments->gather[1] = SMP_NO_SEGMENT;
-    if (low->gathers) {
+    if (home->share->gathers) {
         lower_gather(low, home, segments, 0);
-        if (home->layout.block && !low->keeps_gathered) {
+        if (home->layout.block && !home->share->keeps_gathered) {
             lower_gather(low, home, segments, 1);
         }
     }

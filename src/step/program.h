@@ -89,7 +89,7 @@ typedef enum smp_op_class {
     X(FILL, "fill", MEMORY, "w y; elements: zero") \
     X(LOSS, "loss", MEMORY, "r logits, r targets, w stats[tokens, 3]; logits are scaled and capped as the model says; tokens, vocab of the rank, first token, true vocab: maximum, sum of exponentials and target logit over the rank's part; targets of all micro-batches, the instance's are used") \
     X(LOSS_GRAD, "loss_grad", MEMORY, "a logits, r targets, r stats[parts, tokens, 3], a loss, r scalars (the loss scale); tokens, vocab of the rank, first token, true vocab, parts, tokens that the loss is a mean over: logits become their gradient in place") \
-    X(SQUARES, "squares", MEMORY, "r gradient, a sum; elements, unit, first element in the unit: adds sum of squares (each over smp_unit_param.copies) and overflow flag") \
+    X(SQUARES, "squares", MEMORY, "r gradient, a sum; elements, unit, first element in the unit: adds sum of squares (each over smp_unit_param.copies, times smp_unit.weight) and overflow flag") \
     X(SCALARS, "scalars", MEMORY, "r sum, a scalars; 1: clip factor, loss scale, step count, on the device") \
     X(ADAMW, "adamw", MEMORY, "a parameter, r gradient, a m, a v, r scalars; elements, unit, first element in the unit: update selected by the overflow flag; gradient in dtype2") \
     X(SGD, "sgd", MEMORY, "a parameter, r gradient, a momentum, r scalars; elements, unit, first element in the unit; gradient in dtype2") \
@@ -279,6 +279,10 @@ typedef struct smp_unit {
     uint64_t tail;          /* offset of the first parameter that is not split */
     uint64_t shard_elems;   /* of a shard, padding included: ceil(elems / degree) */
     uint64_t own_first, own_elems; /* the rank's part; equal to the whole where unsharded */
+    uint32_t experts;       /* ranks that split the experts, of which it has those of one; 1:
+                               all, or none; their parameters lie one expert after the other */
+    uint32_t weight;        /* of its squares in the gradient's norm: ranks that hold other
+                               elements where others hold copies */
 } smp_unit;
 
 typedef struct smp_program {

@@ -133,14 +133,31 @@ static void add_collective(walk *w, const smp_node *node, const char *name, smp_
     }
 }
 
+static const smp_home *home_of(const walk *w, smp_role role)
+{
+    return w->low->expert > 1 && smp_role_is_expert(role) ? &w->variant->experts
+                                                          : &w->variant->home;
+}
+
 static smp_ref weight(const walk *w, smp_role role, uint32_t n)
 {
-    return smp_weight(w->low, &w->variant->home, role, n);
+    return smp_weight(w->low, home_of(w, role), role, n);
+}
+
+/* Whether the gradient of a parameter is added to. */
+static bool adds(const walk *w, smp_role role)
+{
+    return w->add && home_of(w, role)->share->n_write > 1;
+}
+
+static uint8_t add_flag(const walk *w, smp_role role)
+{
+    return adds(w, role) ? SMP_FLAG_ACCUMULATE : 0;
 }
 
 static smp_access weight_grad(const walk *w, smp_role role, uint32_t n)
 {
-    return smp_adds(smp_weight_grad(w->low, &w->variant->home, role, n), w->add);
+    return smp_adds(smp_weight_grad(w->low, home_of(w, role), role, n), adds(w, role));
 }
 
 /* ---- forward ---- */
@@ -319,7 +336,7 @@ static void matmul_grad(walk *w, const smp_node *node)
     task.dims[1] = node->dims[2];
     task.dims[2] = node->dims[0];
     task.dtype2 = (uint8_t)w->low->reduce;
-    task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    task.flags |= add_flag(w, node->weight);
     add(w, &task,
         (smp_access[]){ smp_reads(dy), smp_reads(at(w, node->in[0])),
                         weight_grad(w, node->weight, node->n_weight) },
@@ -337,7 +354,7 @@ static void norm_grad(walk *w, const smp_node *node)
     bool has = w->graph->tensors[x].has_grad;
 
     task.dtype2 = (uint8_t)w->low->reduce;
-    task.flags |= (uint8_t)((w->add ? SMP_FLAG_ACCUMULATE : 0) | (has ? SMP_FLAG_ADD_DX : 0));
+    task.flags |= (uint8_t)(add_flag(w, node->weight) | (has ? SMP_FLAG_ADD_DX : 0));
     add(w, &task,
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, x)),
                         smp_reads(weight(w, node->weight, 1)),
@@ -377,7 +394,7 @@ static void qk_norm_grad(walk *w, const smp_node *node)
     smp_task task = grad_task(w, node, node->names.dx, SMP_OP_QK_NORM_GRAD);
 
     task.dtype2 = (uint8_t)w->low->reduce;
-    task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    task.flags |= add_flag(w, SMP_ROLE_Q_NORM_W);
     add(w, &task,
         (smp_access[]){ smp_updates(grad_at(w, node->out[0])), smp_reads(at(w, node->out[1])),
                         smp_reads(weight(w, SMP_ROLE_Q_NORM_W, 1)),
@@ -401,7 +418,7 @@ static void bias_grad(walk *w, const smp_node *node)
     smp_task task = grad_task(w, node, node->names.dw, SMP_OP_BIAS_GRAD);
 
     task.dtype2 = (uint8_t)w->low->reduce;
-    task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    task.flags |= add_flag(w, node->bias);
     add(w, &task,
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])), weight_grad(w, node->bias, 1) },
         2);
@@ -464,7 +481,7 @@ static void grouped_grad(walk *w, const smp_node *node)
     task = grad_task(w, node, node->names.dw, SMP_OP_GROUPED_MATMUL_DW);
     task.dims[5] = w->low->expert;
     task.dtype2 = (uint8_t)w->low->reduce;
-    task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+    task.flags |= add_flag(w, node->weight);
     add(w, &task,
         (smp_access[]){ smp_reads(dy), smp_reads(at(w, x)), smp_reads(layout),
                         weight_grad(w, node->weight, node->n_weight) },

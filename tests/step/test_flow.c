@@ -77,7 +77,14 @@ static const char *const configs[] = {
     TINY("gpt_oss", 2, 4, ", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
          "\"sliding_window\": 8"),
     TINY("llama4_text", 4, 4, ", \"num_local_experts\": 4, \"intermediate_size_mlp\": 96"),
+    TINY("mixtral", 3, 4, ", \"num_local_experts\": 4, \"num_experts_per_tok\": 2"),
+    TINY("mixtral", 2, 2, ", \"num_local_experts\": 8, \"num_experts_per_tok\": 8"),
+    TINY("qwen2_moe", 3, 4, ", \"num_experts\": 6, \"num_experts_per_tok\": 2, "
+         "\"moe_intermediate_size\": 48, \"shared_expert_intermediate_size\": 96"),
+    TINY("qwen3_moe", 4, 2, ", \"num_experts\": 8, \"num_experts_per_tok\": 3, "
+         "\"moe_intermediate_size\": 32, \"decoder_sparse_step\": 2"),
 };
+enum { FIRST_MOE = 25, CONFIGS = sizeof configs / sizeof configs[0] };
 
 enum { DRAWS = 600 };
 enum { GRAIN = 2 }; /* bytes that one mark stands for: no operand is cut finer */
@@ -273,8 +280,26 @@ static void draw_settings(bench *b, uint64_t seed)
     bench_set(b, PICK(seed, 19, "micro_batch=1", "micro_batch=2"));
 }
 
+static void draw_experts(bench *b, uint64_t seed)
+{
+    bench_set(b, PICK(seed, 31, "expert_parallel_degree=1", "expert_parallel_degree=2",
+                      "expert_parallel_degree=2", "expert_parallel_degree=4"));
+    bench_set(b, PICK(seed, 32, "expert_layout=orthogonal", "expert_layout=nested"));
+    bench_set(b, PICK(seed, 33, "moe_load_balancing=sinkhorn", "moe_load_balancing=aux_loss",
+                      "moe_load_balancing=balanced", "moe_load_balancing=none"));
+    bench_set(b, PICK(seed, 34, "global_token_shuffle=false", "global_token_shuffle=true"));
+    bench_set(b, PICK(seed, 35, "moe_all_to_all_dispatcher=true",
+                      "moe_all_to_all_dispatcher=false"));
+    bench_set(b, PICK(seed, 36, "capacity_factor=0", "capacity_factor=0",
+                      "capacity_factor=1", "capacity_factor=1.25"));
+    bench_set(b, PICK(seed, 37, "capacity_pad=false", "capacity_pad=true"));
+    bench_set(b, PICK(seed, 38, "moe_rows_factor=1", "moe_rows_factor=2.5"));
+    bench_set(b, PICK(seed, 39, "imbalance=1", "imbalance=1.5"));
+    bench_set(b, PICK(seed, 40, "moe_statistics=local", "moe_statistics=data"));
+}
+
 /* False: the rules of the settings refuse the draw. */
-static bool check_draw(uint64_t seed)
+static bool check_draw(uint64_t seed, uint32_t first_config)
 {
     static const uint32_t gpus[] = { 1, 2, 3, 4, 6, 8, 12 };
     uint32_t words[4];
@@ -283,9 +308,13 @@ static bool check_draw(uint64_t seed)
 
     smp_random4(seed, 1, 0, words);
     bench_open(&b,
-               pick(seed, 0, configs, sizeof configs / sizeof configs[0]),
+               pick(seed, 0, configs + first_config, CONFIGS - first_config),
                gpus[words[0] % 7], 16, 2 * (1 + words[1] % 6) * gpus[words[0] % 7], "");
     draw_settings(&b, seed);
+    if (smp_model_active_parameters(b.model) < smp_model_parameters(b.model)
+        || first_config == FIRST_MOE) {
+        draw_experts(&b, seed);
+    }
     legal = smp_job_resolve(&b.job, b.errors) == SMP_OK
             && !(b.job.settings.tensor_parallel_degree > 1
                  && strcmp(b.model->family, "gpt_oss") == 0); /* biases of experts */
@@ -311,20 +340,31 @@ static int tell_seed(void **state)
 }
 
 /* $SMP_TEST_SEED draws one seed only. */
-static void test_drawn(void **state)
+static void draw_many(uint32_t first_config)
 {
     uint32_t n_legal = 0;
 
-    (void)state;
     for (uint64_t seed = 0; n_legal < DRAWS; seed++) {
-        assert_true(seed < 5000);
+        assert_true(seed < 20000);
         if (getenv("SMP_TEST_SEED")) {
             seed = strtoull(getenv("SMP_TEST_SEED"), NULL, 10);
             n_legal = DRAWS;
         }
         last_seed = seed;
-        n_legal += check_draw(seed) ? 1 : 0;
+        n_legal += check_draw(seed, first_config) ? 1 : 0;
     }
+}
+
+static void test_drawn(void **state)
+{
+    (void)state;
+    draw_many(0);
+}
+
+static void test_drawn_experts(void **state)
+{
+    (void)state;
+    draw_many(FIRST_MOE);
 }
 
 /* 208 shards of a root unit of 12,992 parameters: 63 elements for each of the first 206 ranks,
@@ -375,6 +415,7 @@ static void test_repeats(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test_teardown(test_drawn, tell_seed),
+    cmocka_unit_test_teardown(test_drawn_experts, tell_seed),
     cmocka_unit_test(test_empty_shards),
     cmocka_unit_test(test_repeats),
 };

@@ -344,13 +344,13 @@ static void test_refusals(void **state)
 {
     static const char config[] =
         "{\"model_type\": \"gpt_oss\", \"num_hidden_layers\": 2, \"hidden_size\": 512, "
-        "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"vocab_size\": 1024, "
-        "\"intermediate_size\": 1024, \"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
-        "\"max_position_embeddings\": 4096}";
+        "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 64, "
+        "\"vocab_size\": 1024, \"intermediate_size\": 1024, \"num_local_experts\": 4, "
+        "\"num_experts_per_tok\": 2, \"max_position_embeddings\": 4096}";
     bench b;
 
     (void)state;
-    bench_open(&b, config, 2, S, 2, "tensor_parallel_degree=2");
+    bench_open(&b, config, 2, S, 1, "tensor_parallel_degree=2");
     check_ok(smp_job_resolve(&b.job, b.errors), b.errors);
     check_fails(smp_step_lower(&b.job, b.errors, &b.step), SMP_INPUT, b.errors,
                 "a bias of experts under tensor parallelism");
