@@ -377,10 +377,37 @@ static smp_status cpu_sync(smp_device *device, smp_errors *errors)
     return status;
 }
 
+/* Forms of its operations that have no kernel here: rows longer than the product, sinks, a
+ * head size of v's own, norms of q and k other than RMS of each head with shared weights. */
+static bool has_form(const smp_task *task)
+{
+    switch (task->op) {
+    case SMP_OP_MATMUL:
+    case SMP_OP_MATMUL_DX:
+    case SMP_OP_MATMUL_DW:
+    case SMP_OP_NORM:
+    case SMP_OP_NORM_GRAD:
+        return task->dims[3] == 0;
+    case SMP_OP_ATTENTION:
+        return task->dims[6] == 0 && task->n_access == 3;
+    case SMP_OP_ATTENTION_GRAD:
+        return task->dims[6] == 0 && task->n_access == 5;
+    case SMP_OP_SOFTMAX:
+        return task->n_access == 2;
+    case SMP_OP_SOFTMAX_GRAD:
+        return task->n_access == 3;
+    case SMP_OP_QK_NORM:
+    case SMP_OP_QK_NORM_GRAD:
+        return task->dims[4] == SMP_NORM_RMS && task->dims[5] == SMP_QK_SHARED;
+    default:
+        return true;
+    }
+}
+
 static bool cpu_supports(const smp_device *device, const smp_task *task)
 {
     (void)device;
-    return kernels[task->op].run != NULL
+    return kernels[task->op].run != NULL && has_form(task)
            && (task->dtype == SMP_F32 || task->dtype == SMP_BF16 || task->dtype == SMP_F16);
 }
 
