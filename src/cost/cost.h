@@ -110,13 +110,13 @@ double smp_cost_seconds(const smp_cost *cost);
  * protocol) pairs for `bytes` as nccl-tests counts them. */
 void smp_cost_collective(const smp_cluster *cluster, const smp_profile *profile, smp_op op,
                          const smp_placement *placement, uint64_t bytes, smp_cost *cost_p);
+/* An all-to-all in which the busiest rank sends or receives `bytes`, its own part included. */
+void smp_cost_exchange(const smp_cluster *cluster, const smp_profile *profile,
+                       const smp_placement *placement, uint64_t bytes, smp_cost *cost_p);
 /* The same without what was measured: NCCL's model alone. */
 void smp_cost_collective_model(const smp_cluster *cluster, const smp_profile *profile,
                                smp_op op, const smp_placement *placement, uint64_t bytes,
                                smp_cost *cost_p);
-/* An all-to-all in which the busiest rank sends or receives `bytes`, its own part included. */
-void smp_cost_exchange(const smp_cluster *cluster, const smp_profile *profile,
-                       const smp_placement *placement, uint64_t bytes, smp_cost *cost_p);
 /* Latency part only of one pair, in seconds, for the test vectors of NCCL's model; -1: not
  * enabled. */
 double smp_nccl_latency_s(smp_op op, smp_algorithm algorithm, smp_protocol protocol,

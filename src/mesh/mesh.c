@@ -38,11 +38,15 @@ bool smp_group_varies(const smp_mesh *mesh, smp_group group, smp_axis axis)
         T = 1U << SMP_AXIS_TENSOR, C = 1U << SMP_AXIS_CONTEXT, S = 1U << SMP_AXIS_SHARD,
         E = 1U << SMP_AXIS_EXPERT, R = 1U << SMP_AXIS_REPLICA
     };
-    static const uint8_t axes[SMP_GROUPS] = {
-        [SMP_GROUP_TENSOR] = T, [SMP_GROUP_CONTEXT] = C, [SMP_GROUP_SHARD] = C | S,
-        [SMP_GROUP_EXPERT] = E, [SMP_GROUP_REPLICA] = R, [SMP_GROUP_DENSE_REPLICA] = E | R,
-        [SMP_GROUP_EXPERT_SHARD] = C | S, [SMP_GROUP_MODEL] = T | C | S | E, [SMP_GROUP_WORLD] = T | C | S | E | R
-    };
+    static const uint8_t axes[SMP_GROUPS] = {[SMP_GROUP_TENSOR] = T,
+                                             [SMP_GROUP_CONTEXT] = C,
+                                             [SMP_GROUP_SHARD] = C | S,
+                                             [SMP_GROUP_EXPERT] = E,
+                                             [SMP_GROUP_REPLICA] = R,
+                                             [SMP_GROUP_DENSE_REPLICA] = E | R,
+                                             [SMP_GROUP_EXPERT_SHARD] = C | S,
+                                             [SMP_GROUP_MODEL] = T | C | S | E,
+                                             [SMP_GROUP_WORLD] = T | C | S | E | R};
     uint8_t varies = axes[group];
 
     if (mesh->nested && group == SMP_GROUP_SHARD) {

@@ -9,6 +9,7 @@
 #ifndef SMP_MESH_SETTINGS_H
 #define SMP_MESH_SETTINGS_H
 
+#include "base/text.h"
 #include "smp.h"
 
 /* How the text of a setting is read and printed. */
@@ -158,6 +159,8 @@ static inline bool smp_key_given(const smp_settings *settings, smp_key key)
 }
 
 smp_setting_kind smp_key_kind(smp_key key);
+/* The settings object of every JSON output: those set, numbers and booleans as such. */
+void smp_out_settings(smp_json_out *out, const char *key, const smp_settings *settings);
 /* Keys of the table, NULL-terminated, for smp_nearest_word. */
 const char *const *smp_setting_keys(void);
 

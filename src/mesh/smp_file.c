@@ -482,6 +482,42 @@ smp_status smp_settings_read(smp_settings *settings, const char *path, smp_error
     return SMP_OK;
 }
 
+/* A setting as the kind of JSON value that a reader of its kind accepts. */
+static void out_value(smp_json_out *out, smp_key id, const char *key, const char *value)
+{
+    switch (smp_key_kind(id)) {
+    case SMP_SETTING_INTEGER:
+        smp_out_u64(out, key, strtoull(value, NULL, 10));
+        break;
+    case SMP_SETTING_NUMBER:
+        smp_out_double(out, key, strtod(value, NULL));
+        break;
+    case SMP_SETTING_BOOLEAN:
+        smp_out_bool(out, key, strcmp(value, "true") == 0);
+        break;
+    case SMP_SETTING_WORD:
+    case SMP_SETTING_CHECKPOINTING:
+    case SMP_SETTING_RANK_ORDER:
+        smp_out_string(out, key, value);
+        break;
+    }
+}
+
+void smp_out_settings(smp_json_out *out, const char *key, const smp_settings *settings)
+{
+    size_t n;
+    const smp_setting_info *table = smp_settings_table(&n);
+
+    smp_out_object(out, key);
+    for (size_t i = 0; i < n; i++) {
+        char value[96];
+        if (smp_settings_get(settings, table[i].key, value, sizeof(value))) {
+            out_value(out, (smp_key)i, table[i].key, value);
+        }
+    }
+    smp_out_end_object(out);
+}
+
 smp_status smp_settings_export(const smp_settings *settings, const char *path,
                                smp_errors *errors)
 {
@@ -497,22 +533,7 @@ smp_status smp_settings_export(const smp_settings *settings, const char *path,
             strcmp(value, table[i].initial) == 0) {
             continue;
         }
-        switch (smp_key_kind((smp_key)i)) {
-        case SMP_SETTING_INTEGER:
-            smp_out_u64(&out, table[i].key, strtoul(value, NULL, 10));
-            break;
-        case SMP_SETTING_NUMBER:
-            smp_out_double(&out, table[i].key, strtod(value, NULL));
-            break;
-        case SMP_SETTING_BOOLEAN:
-            smp_out_bool(&out, table[i].key, strcmp(value, "true") == 0);
-            break;
-        case SMP_SETTING_WORD:
-        case SMP_SETTING_CHECKPOINTING:
-        case SMP_SETTING_RANK_ORDER:
-            smp_out_string(&out, table[i].key, value);
-            break;
-        }
+        out_value(&out, (smp_key)i, table[i].key, value);
     }
     smp_out_end_object(&out);
     smp_status status = smp_file_write(path, out.text.data, out.text.length, errors);

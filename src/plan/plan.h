@@ -130,7 +130,4 @@ const smp_cluster *smp_cluster_resized(smp_arena *arena, const smp_cluster *clus
 /* Fills plan->why. */
 SMP_CHECK smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors);
 
-/* Settings as an object of JSON values, every key. */
-void smp_plan_out_settings(smp_json_out *out, const char *key, const smp_settings *settings);
-
 #endif

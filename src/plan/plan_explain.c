@@ -39,6 +39,21 @@ static bool tensor_down(const smp_job *job, smp_settings *s)
     return true;
 }
 
+/* The smallest tensor group that crosses nodes: the obvious way to more memory. */
+static bool tensor_across(const smp_job *job, smp_settings *s)
+{
+    const uint32_t old = s->tensor_parallel_degree;
+    const uint32_t degree = 2 * job->cluster->gpus_per_node;
+    if (degree <= 2 * old || job->world % degree != 0) {
+        return false; /* tensor_up tries it */
+    }
+    s->tensor_parallel_degree = degree;
+    s->sequence_parallel = s->sequence_parallel || old == 1;
+    s->hybrid_shard_degree = s->hybrid_shard_degree > degree / old
+                                 ? s->hybrid_shard_degree / (degree / old) : 1;
+    return true;
+}
+
 static bool set_checkpointing(smp_settings *s, smp_checkpointing checkpointing)
 {
     if (s->checkpointing == checkpointing) {
@@ -134,6 +149,7 @@ static bool sequence_other(const smp_job *job, smp_settings *s)
 static const struct neighbour { const char *key; change_fn change; } neighbours[] = {
     {"tensor_parallel_degree", tensor_up},
     {"tensor_parallel_degree", tensor_down},
+    {"tensor_parallel_degree", tensor_across},
     {"checkpointing", checkpointing_none},
     {"checkpointing", checkpointing_selective},
     {"checkpointing", checkpointing_full},

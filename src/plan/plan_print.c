@@ -10,10 +10,13 @@
 #include "plan/plan.h"
 
 #include "base/numeric.h"
+#include "mesh/settings.h"
 #include "model/model.h"
 #include "sim/peaks.h"
+#include "sim/sim.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 /* Keys that a plan decides, in the order in which people read them. */
@@ -226,63 +229,16 @@ static void put_nearest(const smp_plan *plan, FILE *stream)
 
 /* ---------------------------------------------------------------------- JSON */
 
-static void out_memory(smp_json_out *out, const smp_memory *m)
-{
-    const smp_memory_parts *p = &m->parts;
-    smp_out_object(out, "memory");
-    smp_out_u64(out, "arena_bytes", m->arena_bytes);
-    smp_out_u64(out, "peak_bytes", m->peak_bytes);
-    smp_out_u64(out, "capacity_bytes", m->capacity_bytes);
-    smp_out_i64(out, "margin_bytes", m->margin_bytes);
-    smp_out_bool(out, "fits", m->fits);
-    smp_out_u64(out, "host_bytes_per_node", m->host_bytes_per_node);
-    smp_out_object(out, "parts");
-    smp_out_u64(out, "parameters_bytes", p->parameters_bytes);
-    smp_out_u64(out, "gradients_bytes", p->gradients_bytes);
-    smp_out_u64(out, "optimizer_bytes", p->optimizer_bytes);
-    smp_out_u64(out, "unsharded_bytes", p->unsharded_bytes);
-    smp_out_u64(out, "activations_bytes", p->activations_bytes);
-    smp_out_u64(out, "logits_bytes", p->logits_bytes);
-    smp_out_u64(out, "communication_bytes", p->communication_bytes);
-    smp_out_u64(out, "context_bytes", p->context_bytes);
-    smp_out_u64(out, "fragmentation_bytes", p->fragmentation_bytes);
-    smp_out_end_object(out);
-    smp_out_end_object(out);
-}
-
-static void out_time(smp_json_out *out, const smp_time_parts *t)
-{
-    smp_out_object(out, "time");
-    smp_out_object(out, "parts");
-    smp_out_i64(out, "compute_ps", t->compute_ps);
-    smp_out_i64(out, "optimizer_ps", t->optimizer_ps);
-    smp_out_i64(out, "launch_ps", t->launch_ps);
-    smp_out_i64(out, "shard_ps", t->shard_ps);
-    smp_out_i64(out, "replica_ps", t->replica_ps);
-    smp_out_i64(out, "tensor_ps", t->tensor_ps);
-    smp_out_i64(out, "expert_ps", t->expert_ps);
-    smp_out_i64(out, "world_ps", t->world_ps);
-    smp_out_i64(out, "offload_ps", t->offload_ps);
-    smp_out_end_object(out);
-    smp_out_end_object(out);
-}
-
+/* A plan has the settings, and the report under the names that smp-sim gives its parts. */
 static void out_found(smp_json_out *out, const char *key, const smp_found *found)
 {
-    const smp_report *r = &found->report;
     smp_out_object(out, key);
     smp_out_u64(out, "gpus", found->job.world);
-    smp_plan_out_settings(out, "settings", &found->job.settings);
+    smp_out_settings(out, "settings", &found->job.settings);
+    smp_out_u64(out, "data_ranks", found->job.data_ranks);
     smp_out_u64(out, "micro_batches", found->job.micro_batches);
     smp_out_u64(out, "replicas", found->job.replicas);
-    smp_out_double(out, "step_time_s", r->step_time_s);
-    smp_out_i64(out, "step_ps", r->step_ps);
-    smp_out_double(out, "tokens_per_s_per_gpu", r->tokens_per_s_per_gpu);
-    smp_out_double(out, "mfu", r->mfu);
-    smp_out_double(out, "hfu", r->hfu);
-    smp_out_double(out, "cost_per_billion_tokens", r->cost_per_billion_tokens);
-    out_memory(out, &r->memory);
-    out_time(out, &r->time);
+    smp_out_report(out, &found->job, &found->report);
     smp_out_end_object(out);
 }
 
@@ -308,9 +264,8 @@ static void out_search(smp_json_out *out, const smp_plan *plan)
     smp_out_u64(out, "evaluated", info->evaluated);
     smp_out_bool(out, "exhausted", info->exhausted);
     smp_out_double(out, "gap", info->gap);
-    if (plan->options.timing) {
-        smp_out_double(out, "seconds", info->seconds);
-    }
+    /* by the clock, so only where it is asked for: else the same search, the same bytes */
+    smp_out_double(out, "seconds", plan->options.timing ? info->seconds : (double)NAN);
     smp_out_end_object(out);
 }
 

@@ -29,36 +29,6 @@ typedef struct planned_box { smp_planned planned; smp_arena *arena; } planned_bo
 
 /* ------------------------------------------------------------------- writing */
 
-void smp_plan_out_settings(smp_json_out *out, const char *key, const smp_settings *settings)
-{
-    size_t n = 0;
-    const smp_setting_info *table = smp_settings_table(&n);
-    smp_out_object(out, key);
-    for (size_t i = 0; i < n; i++) {
-        char value[96];
-        if (!smp_settings_get(settings, table[i].key, value, sizeof value)) {
-            continue;
-        }
-        switch (smp_key_kind((smp_key)i)) {
-        case SMP_SETTING_INTEGER:
-            smp_out_u64(out, table[i].key, strtoull(value, NULL, 10));
-            break;
-        case SMP_SETTING_NUMBER:
-            smp_out_double(out, table[i].key, strtod(value, NULL));
-            break;
-        case SMP_SETTING_BOOLEAN:
-            smp_out_bool(out, table[i].key, strcmp(value, "true") == 0);
-            break;
-        case SMP_SETTING_WORD:
-        case SMP_SETTING_CHECKPOINTING:
-        case SMP_SETTING_RANK_ORDER:
-            smp_out_string(out, table[i].key, value);
-            break;
-        }
-    }
-    smp_out_end_object(out);
-}
-
 /* A JSON text as a value of the document. */
 static smp_status out_text(smp_json_out *out, const char *key, const char *text,
                            const char *name, smp_errors *errors)
@@ -122,7 +92,7 @@ static smp_status out_plan(smp_json_out *out, const smp_job *job, const smp_repo
      * overrule a what-if on either. */
     smp_settings settings = job->settings;
     settings.sharding_strategy = SMP_STRATEGY_UNSET;
-    smp_plan_out_settings(out, "settings", &settings);
+    smp_out_settings(out, "settings", &settings);
     if (predicted) {
         out_predicted(out, predicted);
     }

@@ -640,7 +640,8 @@ static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_e
     const bool host = peak <= limit || peak - limit < best.excess_bytes;
     char fitting[64] = "with this batch no number of GPUs would";
     if (anywhere) {
-        snprintf(fitting, sizeof fitting, "delayed_init=false needs that on any number of nodes");
+        snprintf(fitting, sizeof fitting,
+                 "delayed_init=false needs that on any number of nodes");
     } else if (plan->fitting_gpus > 0) {
         snprintf(fitting, sizeof fitting, "%u GPUs would fit", plan->fitting_gpus);
     }

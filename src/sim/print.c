@@ -10,8 +10,10 @@
 #include "sim/sim.h"
 
 #include "base/numeric.h"
+#include "mesh/settings.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 enum { WIDTH = 80, VALUE_BYTES = 128 };
@@ -64,11 +66,26 @@ static void text_job(smp_text *text, const smp_simulation *simulation)
                  job->micro_batches, job->settings.micro_batch);
 }
 
-/* All settings that act; those given by the user are marked. */
-static void text_settings(smp_text *text, const smp_settings *settings)
+static bool has_experts(const smp_model *model)
 {
+    for (uint32_t kind = 0; kind < model->n_kind; kind++) {
+        if (model->kinds[kind].moe.experts > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* All settings that act; those given by the user are marked.  The table ends with those of
+ * experts, which do nothing for a model without. */
+static void text_settings(smp_text *text, const smp_job *job)
+{
+    const smp_settings *settings = &job->settings;
     size_t n = 0;
     const smp_setting_info *table = smp_settings_table(&n);
+    if (!has_experts(job->model)) {
+        n = (size_t)smp_settings_find("expert_layout");
+    }
     smp_text_add(text, "\nSettings that act (* given, others by default or rule)\n");
     size_t column = 0;
     for (size_t i = 0; i < n; i++) {
@@ -188,36 +205,6 @@ static void text_notes(smp_text *text, const smp_simulation *simulation)
 
 /* ---------------------------------------------------------------------- JSON */
 
-static bool is_digits(const char *text)
-{
-    return *text != '\0' && strlen(text) < 20 && text[strspn(text, "0123456789")] == '\0';
-}
-
-void smp_out_settings(smp_json_out *out, const char *key, const smp_settings *settings)
-{
-    size_t n = 0;
-    const smp_setting_info *table = smp_settings_table(&n);
-    smp_out_object(out, key);
-    for (size_t i = 0; i < n; i++) {
-        char value[VALUE_BYTES];
-        uint64_t number = 0;
-        if (!smp_settings_get(settings, table[i].key, value, sizeof value)) {
-            continue;
-        }
-        if (strcmp(value, "true") == 0 || strcmp(value, "false") == 0) {
-            smp_out_bool(out, table[i].key, value[0] == 't');
-        } else if (is_digits(value)) {
-            for (const char *digit = value; *digit; digit++) {
-                number = 10 * number + (uint64_t)(*digit - '0');
-            }
-            smp_out_u64(out, table[i].key, number);
-        } else {
-            smp_out_string(out, table[i].key, value);
-        }
-    }
-    smp_out_end_object(out);
-}
-
 static void out_memory(smp_json_out *out, const smp_memory *m)
 {
     named_bytes rows[MEMORY_PARTS];
@@ -280,10 +267,10 @@ void smp_out_report(smp_json_out *out, const smp_job *job, const smp_report *rep
     smp_out_double(out, "hardware_flops", report->hardware_flops);
     smp_out_double(out, "peak_flops_per_s", report->peak_flops_per_s);
     smp_out_end_object(out);
-    if (report->cost_per_billion_tokens > 0) {
-        smp_out_double(out, "cost_per_billion_tokens", report->cost_per_billion_tokens);
-        smp_out_string(out, "currency", job->cluster->currency);
-    }
+    const bool priced = report->cost_per_billion_tokens > 0;
+    smp_out_double(out, "cost_per_billion_tokens",
+                   priced ? report->cost_per_billion_tokens : (double)NAN);
+    smp_out_string(out, "currency", priced ? job->cluster->currency : NULL);
     out_time(out, report);
     out_memory(out, &report->memory);
     smp_out_u64(out, "tasks", report->tasks);
@@ -323,7 +310,7 @@ smp_status smp_simulation_print(const smp_simulation *simulation, bool json, FIL
         text_time(&text, simulation);
         text_memory(&text, simulation);
         smp_text_peaks(&text, &simulation->report.memory);
-        text_settings(&text, &simulation->job->settings);
+        text_settings(&text, simulation->job);
         text_notes(&text, simulation);
     }
     fwrite(text.data, 1, text.length, stream);

@@ -100,8 +100,6 @@ typedef struct smp_live_point {
 void smp_live_sweep(const smp_simulation *simulation, uint32_t c,
                     void (*visit)(void *context, const smp_live_point *point), void *context);
 
-/* The settings object of every JSON output: numbers and booleans as such. */
-void smp_out_settings(smp_json_out *out, const char *key, const smp_settings *settings);
 /* The report without braces: for objects of smp-sim, sweeps and plans. */
 void smp_out_report(smp_json_out *out, const smp_job *job, const smp_report *report);
 

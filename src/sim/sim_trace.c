@@ -11,6 +11,7 @@
 #include "config.h"
 #endif
 
+#include "mesh/settings.h"
 #include "sim/sim.h"
 
 #include <inttypes.h>

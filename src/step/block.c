@@ -8,74 +8,6 @@
  */
 #include "step/graph.h"
 
-#include "base/numeric.h"
-
-#include <string.h>
-
-/* A norm of the first `width` elements of each row; what is behind them is copied. */
-static uint8_t add_part_norm(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                             uint8_t y, smp_role weight, uint64_t width, uint64_t tail)
-{
-    smp_node *node = add_node(g, SMP_OP_NORM, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-
-    node->weight = weight;
-    node->n_weight = 1;
-    set_dims(node, s->low->rows, width, (uint64_t)s->block->norm, tail, 0, 0);
-    return y;
-}
-
-/* A norm of a tensor like the residual, with its bias where it has one. */
-static uint8_t add_norm(smp_graph *g, const sizes *s, smp_names names, const char *name,
-                        const char *grad, uint8_t x, smp_role weight)
-{
-    uint64_t elems = smp_mul(s->low->rows, s->low->hidden);
-    uint8_t y = add_tensor(g, name, grad, smp_mul(elems, s->e));
-
-    add_part_norm(g, s, names, x, y, weight, s->low->hidden, 0);
-    if (block_has(s->block, (smp_role)(weight + 1))) {
-        g->nodes[g->n_node - 1].bias = (smp_role)(weight + 1);
-        g->nodes[g->n_node - 1].n_bias = 1;
-    }
-    return y;
-}
-
-/* A bias after a reduction, in place. */
-static uint8_t add_bias(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                        smp_role bias)
-{
-    uint8_t y;
-    smp_node *node;
-
-    if (!block_has(s->block, bias)) {
-        return x;
-    }
-    y = add_alias(g, x);
-    node = add_node(g, SMP_OP_BIAS, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-    node->bias = bias;
-    node->n_bias = 1;
-    set_dims(node, s->low->rows, s->low->hidden, 0, 0, 0, 0);
-    return y;
-}
-
-/* The sum over the tensor group of what each of its ranks has a part of. */
-static uint8_t add_sum(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                       const char *name, const char *grad)
-{
-    uint64_t elems = smp_mul(s->low->tokens, s->low->hidden);
-    uint8_t y;
-    smp_node *node;
-
-    if (s->low->sequence) {
-        y = add_tensor(g, name, grad, smp_mul(smp_mul(s->low->rows, s->low->hidden), s->e));
-        node = add_node(g, SMP_OP_REDUCE_SCATTER, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-    } else {
-        y = add_alias(g, x);
-        node = add_node(g, SMP_OP_ALL_REDUCE, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
-    }
-    set_dims(node, elems, 0, 0, 0, 0, 0);
-    return y;
-}
-
 /* Of the residual's rows, or of the probabilities [batch, heads, seq, seq] of this rank. */
 static uint8_t add_dropout(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
                            uint8_t y, uint8_t mask, uint64_t elems, uint64_t site)
@@ -196,7 +128,7 @@ static uint8_t add_qk_stats(smp_graph *g, const sizes *s, uint8_t qkv)
     summed = add_alias(g, stats);
     node = add_node(g, SMP_OP_ALL_REDUCE, NAMES("attention.qk_sum"), stats, SMP_NO_TENSOR,
                     summed, SMP_NO_TENSOR);
-    node->words = true;
+    node->fp32 = true;
     set_dims(node, smp_mul(s->low->tokens, 2), 0, 0, 0, 0, 0);
     /* As with what the norm keeps: qkv is made again, or not, with its sums. */
     g->tensors[stats].producer = g->tensors[summed].producer = g->tensors[qkv].producer;
@@ -278,7 +210,7 @@ static uint8_t add_latent_q(smp_graph *g, const sizes *s, uint8_t x)
                           s->low->hidden);
     }
     down = TENSOR(g, "attention.q_down", smp_mul(rows, rank * s->e));
-    add_strided(g, NAMES("attention.q_down"), x, down, SMP_ROLE_Q_DOWN_W, 1,
+    add_product(g, NAMES("attention.q_down"), x, down, SMP_ROLE_Q_DOWN_W, 1,
                 (uint64_t[]){ rows, rank, s->low->hidden }, 0);
     set_bias(g, s, SMP_ROLE_Q_DOWN_B, 1);
     normed = TENSOR(g, "attention.q_latent", smp_mul(rows, rank * s->e));
@@ -298,7 +230,7 @@ static uint8_t add_kv_latent(smp_graph *g, const sizes *s, uint8_t x)
     uint64_t width = (uint64_t)a->kv_lora_rank + a->qk_rope_dim, rows = s->low->rows;
     uint8_t down = TENSOR(g, "attention.kv_down", smp_mul(rows, width * s->e)), normed;
 
-    add_strided(g, NAMES("attention.kv_down"), x, down, SMP_ROLE_KV_DOWN_W, 1,
+    add_product(g, NAMES("attention.kv_down"), x, down, SMP_ROLE_KV_DOWN_W, 1,
                 (uint64_t[]){ rows, width, s->low->hidden }, 0);
     set_bias(g, s, SMP_ROLE_KV_DOWN_B, 1);
     normed = TENSOR(g, "attention.kv_latent", smp_mul(rows, width * s->e));
@@ -318,11 +250,11 @@ static uint8_t add_latent_qkv(smp_graph *g, const sizes *s, uint8_t x)
     smp_node *node;
 
     kv = TENSOR(g, "attention.kv", smp_mul(tokens, wide * s->e));
-    add_strided(g, NAMES("attention.kv_up"), latent, kv, SMP_ROLE_KV_UP_W, 1,
+    add_product(g, NAMES("attention.kv_up"), latent, kv, SMP_ROLE_KV_UP_W, 1,
                 (uint64_t[]){ tokens, wide, a->kv_lora_rank }, row);
     qkv = TENSOR(g, "attention.qkv", smp_mul(tokens, width * s->e));
     node = add_node(g, SMP_OP_LATENT, NAMES("attention.join"), q, kv, qkv, SMP_NO_TENSOR);
-    node->extra = latent;
+    node->in[2] = latent;
     set_dims(node, tokens, s->heads, a->qk_nope_dim, a->qk_rope_dim, s->v_dim, s->low->seq);
     node->dims[6] = row;
     return qkv;
@@ -614,7 +546,7 @@ static void mark_dropped(smp_graph *g, smp_checkpointing mode)
                    || (is_counted(node) && n_matmul % 2 == 0);
             n_matmul += is_counted(node);
         }
-        node->dropped = !keep || (node->op == SMP_OP_ALL_GATHER && !node->words);
+        node->dropped = !keep || (node->op == SMP_OP_ALL_GATHER && !node->fp32);
     }
 }
 
@@ -639,12 +571,9 @@ static void mark_again(smp_graph *g)
                 g->again[i] |= t->needed && !smp_graph_keeps(g, node->out[k]);
             }
         }
-        const uint8_t in[3] = { node->in[0], node->in[1],
-                                node->op == SMP_OP_ROUTE ? (uint8_t)SMP_NO_TENSOR
-                                                         : node->extra };
         for (int k = 0; k < 3 && g->again[i]; k++) {
-            if (in[k] != SMP_NO_TENSOR) {
-                g->tensors[g->tensors[in[k]].storage].needed = true;
+            if (node->in[k] != SMP_NO_TENSOR) {
+                g->tensors[g->tensors[node->in[k]].storage].needed = true;
             }
         }
     }

@@ -29,16 +29,17 @@ typedef enum smp_node_group {
 typedef struct smp_node {
     uint16_t op;
     smp_names names;
-    uint8_t in[2], out[2];     /* tensors, SMP_NO_TENSOR where there is none */
-    uint8_t extra;             /* one more input, or what only its gradient reads (ROUTE) */
+    uint8_t in[3], out[2];     /* tensors, SMP_NO_TENSOR where there is none */
+    uint8_t extra;             /* what only its gradient reads besides, or SMP_NO_TENSOR */
     uint8_t group;             /* smp_node_group */
     uint8_t stream;            /* smp_stream, of operations that are no collective */
     bool exclusive;            /* uses the multiprocessors that another stream's tasks use */
-    bool words;                /* moves or writes numbers of four bytes */
+    bool fp32_out;             /* writes fp32, whatever the precision */
     smp_role weight, bias;     /* the first of those it uses, SMP_ROLES: none */
     uint8_t n_weight, n_bias;  /* adjacent parameters that make one operand */
     uint8_t flags;
     bool needs_input;          /* its gradient reads its input as well */
+    bool fp32;                 /* works on fp32, whatever the precision */
     bool core;                 /* of the attention itself: what selective:attention drops */
     bool dropped;              /* by the block's checkpointing mode, where that is by node */
     uint64_t dims[SMP_MAX_DIMS];

@@ -121,7 +121,7 @@ static smp_node *add_collective(experts *x, smp_op op, smp_names names, smp_node
                               SMP_NO_TENSOR);
 
     node->group = (uint8_t)group;
-    node->words = words;
+    node->fp32 = words;
     set_dims(node, elems, 0, 0, 0, 0, 0);
     return node;
 }
@@ -207,7 +207,7 @@ static void add_router(experts *x, uint8_t in)
     add_matmul(x->g, x->s, NAMES("moe.router"), in, logits, SMP_ROLE_ROUTER_W, 1,
                x->moe->experts, x->low->hidden);
     x->g->nodes[x->g->n_node - 1].dims[0] = x->z.tokens;
-    x->g->nodes[x->g->n_node - 1].words = true;
+    x->g->nodes[x->g->n_node - 1].fp32_out = true;
     set_bias(x->g, x->s, SMP_ROLE_ROUTER_B, 1);
     /* weight and number of each chosen expert */
     x->choice = TENSOR(x->g, "moe.choice", smp_mul(smp_mul(x->z.tokens, x->moe->top_k), 8));
@@ -274,7 +274,7 @@ static uint8_t add_permute(experts *x, smp_op op, smp_names names, uint8_t in, u
 {
     smp_node *node = add_node(x->g, (uint32_t)op, names, in, choice, out, SMP_NO_TENSOR);
 
-    node->extra = plan;
+    node->in[2] = plan;
     set_dims(node, tokens, x->low->hidden, x->moe->top_k, bound, expected, 0);
     return out;
 }
@@ -310,7 +310,7 @@ static uint8_t add_sort(experts *x, smp_names names, const char *name, const cha
     return out;
 }
 
-static smp_node *add_product(experts *x, smp_names names, uint8_t in, uint8_t out,
+static smp_node *add_grouped(experts *x, smp_names names, uint8_t in, uint8_t out,
                              smp_role weight, uint8_t n_weight, uint64_t width, uint64_t depth,
                              uint64_t gathered)
 {
@@ -335,7 +335,7 @@ static uint8_t add_experts(experts *x, uint8_t in, uint64_t gathered)
     smp_node *node;
 
     up = TENSOR(x->g, "experts.up", smp_mul(smp_mul(bound, f * wide), x->s->e));
-    add_product(x, NAMES("experts.up"), in, up, first, wide, f * wide, x->low->hidden,
+    add_grouped(x, NAMES("experts.up"), in, up, first, wide, f * wide, x->low->hidden,
                 gathered);
     set_bias(x->g, x->s, x->moe->gated ? SMP_ROLE_EXPERT_GATE_B : SMP_ROLE_EXPERT_UP_B, wide);
     y = TENSOR(x->g, "experts.product", smp_mul(smp_mul(bound, f), x->s->e));
@@ -349,7 +349,7 @@ static uint8_t add_experts(experts *x, uint8_t in, uint64_t gathered)
                  0, 0, 0);
     }
     out = TENSOR(x->g, "experts.down", row_bytes(x, bound));
-    add_product(x, NAMES("experts.down"), y, out, SMP_ROLE_EXPERT_DOWN_W, 1, x->low->hidden, f,
+    add_grouped(x, NAMES("experts.down"), y, out, SMP_ROLE_EXPERT_DOWN_W, 1, x->low->hidden, f,
                 gathered);
     set_bias(x->g, x->s, SMP_ROLE_EXPERT_DOWN_B, 1);
     return out;
@@ -410,7 +410,7 @@ static uint8_t add_shared(experts *x, uint8_t in)
 
     if (low->sequence) {
         whole = add_spread(x->g, x->s, NAMES("shared.spread"), in, "shared.in", "d.shared.in",
-                           x->low->hidden);
+                           low->hidden);
     }
     up = TENSOR(x->g, "shared.up", smp_mul(elems, wide * x->s->e));
     add_matmul(x->g, x->s, NAMES("shared.up"), whole, up,
@@ -525,7 +525,8 @@ uint8_t smp_graph_add_moe(smp_graph *g, const sizes *s, uint8_t in)
     x.parts = smp_mul(low->expert, low->sequence ? low->tensor : 1);
     x.beside = x.many && x.exchange && x.z.shared_ffn > 0;
     if (!low->sequence) {
-        in = add_spread(g, s, NAMES("moe.spread"), in, "moe.in", "d.moe.in", low->hidden);
+        in = add_spread(g, s, NAMES("moe.spread"), in, "moe.in", "d.moe.in",
+                        low->hidden);
     }
     in = add_shuffle(&x, NAMES("moe.shuffle"), "moe.shuffled", "d.moe.shuffled", in);
     add_router(&x, in);
@@ -555,12 +556,12 @@ bool smp_graph_moe_needs(const smp_node *node, uint8_t need[3])
         return true;
     case SMP_OP_PERMUTE:
         need[0] = node->in[1];
-        need[1] = node->extra;
+        need[1] = node->in[2];
         return true;
     case SMP_OP_COMBINE:
         need[0] = node->in[0];
         need[1] = node->in[1];
-        need[2] = node->extra;
+        need[2] = node->in[2];
         return true;
     case SMP_OP_GROUPED_MATMUL:
     case SMP_OP_GATE_ROWS:

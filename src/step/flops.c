@@ -6,23 +6,13 @@
  * Forward, per token (FMA = 2): q 2 h a d; k and v 4 h kv d; o 2 a d h; attention core over
  * the causal half: 2 s a d (with a window of w < s: 4 (w - w^2/(2 s)) a d); MLP 4 h f, gated
  * 6 h f; logits 2 h V.  Latent attention: q 2 h r + 2 r a (n + p) through a latent of r, else
- * 2 h a (n + p); k and v 2 h (c + p) + 2 c a (n + v); core s a (n + p + v); o 2 a v h, with n
- * and p the parts of a head without and with rope, c the latent of k and v.  A table narrower
- * than h has projections of 2 h w each way and logits of 2 w V.  With E experts of which a token goes
- * to k: router 2 h E, and the MLP of k experts and of the shared ones; experts that it does not
- * go to count nothing.  Backward is twice forward.
+ * 2 h a (n + p); k and v 2 h (c + p) + 2 c a (n + v); core s a (n + p + v); o 2 a v h, with
+ * n, p the parts of a head without and with rope, c the latent of k and v.  A table narrower
+ * than h has projections of 2 h w each way and logits of 2 w V.  With E experts of which a
+ * token goes to k: router 2 h E, and the MLP of k experts and of the shared ones; experts that
+ * it does not go to count nothing.  Backward is twice forward.
  */
 #include "step/lower.h"
-
-static double latent_flops(const smp_attention *a, double h, double keys)
-{
-    double qk = (double)a->qk_nope_dim + a->qk_rope_dim, heads = a->heads, v = a->v_head_dim;
-    double q = a->q_lora_rank > 0 ? (h + heads * qk) * a->q_lora_rank : h * heads * qk;
-    double kv = h * ((double)a->kv_lora_rank + a->qk_rope_dim)
-                + a->kv_lora_rank * heads * (a->qk_nope_dim + v);
-
-    return 2 * (q + kv + heads * v * h + keys * heads * (qk + v));
-}
 
 static double mlp_flops(const smp_block *block, double h)
 {
@@ -34,6 +24,16 @@ static double mlp_flops(const smp_block *block, double h)
     return 2 * h * ((double)moe->experts + (moe->shared_gate ? 1 : 0))
            + (moe->gated ? 6 : 4) * h
                  * ((double)moe->top_k * (double)moe->ffn + (double)moe->shared_ffn);
+}
+
+static double latent_flops(const smp_attention *a, double h, double keys)
+{
+    double qk = (double)a->qk_nope_dim + a->qk_rope_dim, heads = a->heads, v = a->v_head_dim;
+    double q = a->q_lora_rank > 0 ? (h + heads * qk) * a->q_lora_rank : h * heads * qk;
+    double kv = h * ((double)a->kv_lora_rank + a->qk_rope_dim)
+                + a->kv_lora_rank * heads * (a->qk_nope_dim + v);
+
+    return 2 * (q + kv + heads * v * h + keys * heads * (qk + v));
 }
 
 static double block_flops(const smp_model *model, const smp_block *block, double seq)

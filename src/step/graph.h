@@ -23,8 +23,7 @@ typedef struct sizes {
     uint64_t rotated;
 } sizes;
 
-static inline uint8_t add_tensor(smp_graph *g, const char *name, const char *grad,
-                                 uint64_t bytes)
+static inline uint8_t add_tensor(smp_graph *g, const char *name, const char *grad, uint64_t bytes)
 {
     uint8_t id = (uint8_t)g->n_tensor++;
 
@@ -47,7 +46,7 @@ static inline uint8_t add_alias(smp_graph *g, uint8_t old)
 }
 
 static inline smp_node *add_node(smp_graph *g, uint32_t op, smp_names names, uint8_t in0,
-                                 uint8_t in1, uint8_t out0, uint8_t out1)
+                          uint8_t in1, uint8_t out0, uint8_t out1)
 {
     smp_node *node = &g->nodes[g->n_node++];
 
@@ -56,15 +55,16 @@ static inline smp_node *add_node(smp_graph *g, uint32_t op, smp_names names, uin
     node->names = names;
     node->in[0] = in0;
     node->in[1] = in1;
+    node->in[2] = SMP_NO_TENSOR;
     node->out[0] = out0;
     node->out[1] = out1;
-    node->extra = SMP_NO_TENSOR;
     node->weight = node->bias = SMP_ROLES;
+    node->extra = SMP_NO_TENSOR;
     return node;
 }
 
 static inline void set_dims(smp_node *node, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
-                            uint64_t e, uint64_t f)
+                     uint64_t e, uint64_t f)
 {
     const uint64_t dims[SMP_MAX_DIMS] = { a, b, c, d, e, f };
 
@@ -81,9 +81,36 @@ static inline bool block_has(const smp_block *block, smp_role role)
     return false;
 }
 
+/* A norm of the first `width` elements of each row; what is behind them is copied. */
+static inline uint8_t add_part_norm(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
+                             uint8_t y, smp_role weight, uint64_t width, uint64_t tail)
+{
+    smp_node *node = add_node(g, SMP_OP_NORM, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
+
+    node->weight = weight;
+    node->n_weight = 1;
+    set_dims(node, s->low->rows, width, (uint64_t)s->block->norm, tail, 0, 0);
+    return y;
+}
+
+/* A norm of a tensor like the residual, with its bias where it has one. */
+static inline uint8_t add_norm(smp_graph *g, const sizes *s, smp_names names, const char *name,
+                        const char *grad, uint8_t x, smp_role weight)
+{
+    uint64_t elems = smp_mul(s->low->rows, s->low->hidden);
+    uint8_t y = add_tensor(g, name, grad, smp_mul(elems, s->e));
+
+    add_part_norm(g, s, names, x, y, weight, s->low->hidden, 0);
+    if (block_has(s->block, (smp_role)(weight + 1))) {
+        g->nodes[g->n_node - 1].bias = (smp_role)(weight + 1);
+        g->nodes[g->n_node - 1].n_bias = 1;
+    }
+    return y;
+}
+
 /* The input of a column parallel product: every rank needs all tokens. */
 static inline uint8_t add_spread(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                                 const char *name, const char *grad, uint64_t width)
+                          const char *name, const char *grad, uint64_t width)
 {
     uint64_t elems = smp_mul(s->low->tokens, width);
     uint8_t y;
@@ -106,9 +133,8 @@ static inline uint8_t add_spread(smp_graph *g, const sizes *s, smp_names names, 
 }
 
 /* The same product on `rows` tokens; `row` as in the operation's dims. */
-static inline uint8_t add_strided(smp_graph *g, smp_names names, uint8_t x, uint8_t y,
-                                  smp_role weight, uint8_t n, const uint64_t mnk[3],
-                                  uint64_t row)
+static inline uint8_t add_product(smp_graph *g, smp_names names, uint8_t x, uint8_t y,
+                           smp_role weight, uint8_t n, const uint64_t mnk[3], uint64_t row)
 {
     smp_node *node = add_node(g, SMP_OP_MATMUL, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
 
@@ -119,10 +145,9 @@ static inline uint8_t add_strided(smp_graph *g, smp_names names, uint8_t x, uint
 }
 
 static inline uint8_t add_matmul(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                                 uint8_t y, smp_role weight, uint8_t n, uint64_t out,
-                                 uint64_t in)
+                          uint8_t y, smp_role weight, uint8_t n, uint64_t out, uint64_t in)
 {
-    return add_strided(g, names, x, y, weight, n, (uint64_t[]){ s->low->tokens, out, in }, 0);
+    return add_product(g, names, x, y, weight, n, (uint64_t[]){ s->low->tokens, out, in }, 0);
 }
 
 static inline void set_bias(smp_graph *g, const sizes *s, smp_role bias, uint8_t n)
@@ -133,8 +158,45 @@ static inline void set_bias(smp_graph *g, const sizes *s, smp_role bias, uint8_t
     }
 }
 
+/* A bias after a reduction, in place. */
+static inline uint8_t add_bias(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
+                        smp_role bias)
+{
+    uint8_t y;
+    smp_node *node;
+
+    if (!block_has(s->block, bias)) {
+        return x;
+    }
+    y = add_alias(g, x);
+    node = add_node(g, SMP_OP_BIAS, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
+    node->bias = bias;
+    node->n_bias = 1;
+    set_dims(node, s->low->rows, s->low->hidden, 0, 0, 0, 0);
+    return y;
+}
+
+/* The sum over the tensor group of what each of its ranks has a part of. */
+static inline uint8_t add_sum(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
+                       const char *name, const char *grad)
+{
+    uint64_t elems = smp_mul(s->low->tokens, s->low->hidden);
+    uint8_t y;
+    smp_node *node;
+
+    if (s->low->sequence) {
+        y = add_tensor(g, name, grad, smp_mul(smp_mul(s->low->rows, s->low->hidden), s->e));
+        node = add_node(g, SMP_OP_REDUCE_SCATTER, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
+    } else {
+        y = add_alias(g, x);
+        node = add_node(g, SMP_OP_ALL_REDUCE, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
+    }
+    set_dims(node, elems, 0, 0, 0, 0, 0);
+    return y;
+}
+
 static inline uint8_t add_residual(smp_graph *g, const sizes *s, smp_names names, uint8_t a,
-                                   uint8_t b, uint8_t y)
+                            uint8_t b, uint8_t y)
 {
     smp_node *node = add_node(g, SMP_OP_ADD, names, a, b, y, SMP_NO_TENSOR);
 

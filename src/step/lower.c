@@ -801,9 +801,7 @@ static const char *missing(const smp_model *model, uint32_t tensor)
             return "a number of key-value heads that differs between layers";
         }
         for (uint32_t i = 0; i < model->kinds[k].n_param; i++) {
-            smp_role role = model->kinds[k].params[i].role;
-
-            if (role == SMP_ROLE_EXPERT_DOWN_B && tensor > 1) {
+            if (model->kinds[k].params[i].role == SMP_ROLE_EXPERT_DOWN_B && tensor > 1) {
                 return "a bias of experts under tensor parallelism";
             }
         }

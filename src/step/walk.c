@@ -79,6 +79,9 @@ static smp_task task_of(const walk *w, const smp_node *node, const char *name, u
                       .comm = SMP_NO_COMM,
                       .flags = node->flags };
 
+    if (node->fp32) {
+        task.dtype = task.dtype2 = SMP_F32;
+    }
     for (int i = 0; i < SMP_MAX_DIMS; i++) {
         task.dims[i] = node->dims[i];
     }
@@ -123,9 +126,6 @@ static void add_collective(walk *w, const smp_node *node, const char *name, smp_
 
     task.stream = node->group == SMP_NODE_TENSOR ? SMP_STREAM_TENSOR : SMP_STREAM_EXPERT;
     task.comm = comm_of(w->low, node);
-    if (node->words) {
-        task.dtype = task.dtype2 = SMP_F32;
-    }
     if (op == SMP_OP_ALL_REDUCE) {
         add(w, &task, inplace, 1);
     } else {
@@ -215,13 +215,10 @@ static void forward_node(walk *w, const smp_node *node, smp_phase phase)
         forward_qk_norm(w, node, &task);
         return;
     default:
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 3; i++) {
             if (node->in[i] != SMP_NO_TENSOR) {
                 access[n++] = smp_reads(at(w, node->in[i]));
             }
-        }
-        if (node->extra != SMP_NO_TENSOR && node->op != SMP_OP_ROUTE) {
-            access[n++] = smp_reads(at(w, node->extra));
         }
         if (node->weight != SMP_ROLES) {
             access[n++] = smp_reads(weight(w, node->weight, node->n_weight));
@@ -235,7 +232,7 @@ static void forward_node(walk *w, const smp_node *node, smp_phase phase)
         }
         break;
     }
-    if (node->words) {
+    if (node->fp32_out) {
         task.dtype2 = SMP_F32;
     }
     if (node->bias != SMP_ROLES) {
@@ -269,8 +266,7 @@ static smp_ref part_at(walk *w, uint8_t tensor)
         return grad_at(w, tensor);
     }
     name = smp_arena_printf(w->low->build.program->arena, "%s.part", t->grad_name);
-    return smp_whole(smp_lower_scratch(w->low, name, SMP_KIND_WORKSPACE, t->grad.bytes),
-                     t->grad.bytes);
+    return smp_whole(smp_lower_scratch(w->low, name, SMP_KIND_WORKSPACE, t->bytes), t->bytes);
 }
 
 /* Adds what lies at `part` to the gradient; nothing to do where it has been written there. */
@@ -281,7 +277,7 @@ static void add_part(walk *w, const smp_node *node, uint8_t tensor, smp_ref part
 
     if (t->has_grad) {
         task.flags |= SMP_FLAG_ACCUMULATE;
-        task.dims[0] = part.bytes / smp_dtype_bytes(w->low->compute);
+        task.dims[0] = t->bytes / smp_dtype_bytes(w->low->compute);
         add(w, &task, (smp_access[]){ smp_reads(part), smp_updates(grad_at(w, tensor)) }, 2);
     }
     t->has_grad = true;
@@ -374,7 +370,7 @@ static smp_ref qk_dots(walk *w, const smp_node *node)
                                                bytes),
                              bytes);
     smp_task task = grad_task(w, node, "attention.qk_dots", SMP_OP_QK_DOTS);
-    smp_node sum = { .words = true, .dims = { smp_mul(w->low->tokens, 2) } };
+    smp_node sum = { .fp32 = true, .dims = { smp_mul(w->low->tokens, 2) } };
 
     add(w, &task,
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->out[1])),
@@ -445,7 +441,7 @@ static void plain_grad(walk *w, const smp_node *node, smp_op op, const uint8_t *
     }
     if (node->bias == SMP_ROLE_SINKS) {
         task.dtype2 = (uint8_t)w->low->reduce;
-        task.flags |= w->add ? SMP_FLAG_ACCUMULATE : 0;
+        task.flags |= add_flag(w, SMP_ROLE_SINKS);
     }
     add(w, &task, access, n);
     if (node->needs_input) {
@@ -524,7 +520,7 @@ static void permute_grad(walk *w, const smp_node *node)
     task.flags |= has ? SMP_FLAG_ACCUMULATE : 0;
     add(w, &task,
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[1])),
-                        smp_reads(at(w, node->extra)), smp_adds(grad_at(w, x), has) },
+                        smp_reads(at(w, node->in[2])), smp_adds(grad_at(w, x), has) },
         4);
     w->graph->tensors[x].has_grad = true;
 }
@@ -535,7 +531,7 @@ static void combine_grad(walk *w, const smp_node *node)
 
     add(w, &task,
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
-                        smp_reads(at(w, node->in[1])), smp_reads(at(w, node->extra)),
+                        smp_reads(at(w, node->in[1])), smp_reads(at(w, node->in[2])),
                         smp_writes(grad_at(w, node->in[0])),
                         smp_writes(grad_at(w, node->in[1])) },
         6);
@@ -618,31 +614,13 @@ static bool expert_grad(walk *w, const smp_node *node)
 }
 
 /* The two ends of tensor parallelism are each other's gradients. */
-static void gather_grad(walk *w, const smp_node *node)
-{
-    smp_ref part = part_at(w, node->in[0]);
-    smp_node scatter = *node;
-
-    if (node->words) { /* of pairs (weight, number) only weights have a gradient */
-        scatter.dims[0] /= 2;
-    }
-    add_collective(w, &scatter, node->names.dx, SMP_OP_REDUCE_SCATTER, SMP_PHASE_BACKWARD,
-                   grad_at(w, node->out[0]), part);
-    add_part(w, node, node->in[0], part);
-}
-
 static void collective_grad(walk *w, const smp_node *node)
 {
     uint8_t x = node->in[0], y = node->out[0];
+    smp_node back = *node;
     smp_ref part;
 
-    if (node->words && !w->graph->tensors[y].has_grad) {
-        return; /* counts */
-    }
     switch (node->op) {
-    case SMP_OP_ALL_GATHER:
-        gather_grad(w, node);
-        return;
     case SMP_OP_ALL_REDUCE:
         share_grad(w, x, y);
         return;
@@ -657,8 +635,11 @@ static void collective_grad(walk *w, const smp_node *node)
         return;
     default:
         part = part_at(w, x);
-        add_collective(w, node, node->names.dx, SMP_OP_ALL_GATHER, SMP_PHASE_BACKWARD,
-                       grad_at(w, y), part);
+        back.dims[0] /= node->fp32 ? 2 : 1; /* of (weight, number), weights only */
+        add_collective(w, &back, node->names.dx,
+                       node->op == SMP_OP_ALL_GATHER ? SMP_OP_REDUCE_SCATTER
+                                                     : SMP_OP_ALL_GATHER,
+                       SMP_PHASE_BACKWARD, grad_at(w, y), part);
         add_part(w, node, x, part);
         return;
     }
@@ -701,10 +682,11 @@ static void latent_grad(walk *w, const smp_node *node)
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])),
                         smp_writes(grad_at(w, node->in[0])),
                         smp_writes(grad_at(w, node->in[1])),
-                        smp_writes(grad_at(w, node->extra)) },
+                        smp_writes(grad_at(w, node->in[2])) },
         4);
-    w->graph->tensors[node->in[0]].has_grad = w->graph->tensors[node->in[1]].has_grad = true;
-    w->graph->tensors[node->extra].has_grad = true;
+    for (int i = 0; i < 3; i++) {
+        w->graph->tensors[node->in[i]].has_grad = true;
+    }
 }
 
 static void backward_node(walk *w, const smp_node *node)
@@ -760,7 +742,9 @@ static void backward_node(walk *w, const smp_node *node)
         plain_grad(w, node, SMP_OP_DROPOUT_GRAD, &node->out[1], 1);
         break;
     default:
-        if (!expert_grad(w, node)) {
+        /* sums of statistics are part of the norm's gradient, counts have none */
+        if (!expert_grad(w, node)
+            && (!node->fp32 || w->graph->tensors[node->out[0]].has_grad)) {
             collective_grad(w, node);
         }
         break;

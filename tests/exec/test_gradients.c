@@ -148,7 +148,8 @@ static void norm_run(const gradient_case *c, const float *x, float *y, const flo
     float *w = in(x) + ROWS * WIDTH, *dw = dx + ROWS * WIDTH;
 
     /* The last operands are absent in a norm without bias. */
-    LAUNCH(smp_cpu_norm, DIMS(ROWS, WIDTH, c->kind), 0, in(x), w, y, c->flags ? w + WIDTH : NULL);
+    LAUNCH(smp_cpu_norm, DIMS(ROWS, WIDTH, c->kind), 0, in(x), w, y,
+           c->flags ? w + WIDTH : NULL);
     LAUNCH(smp_cpu_norm_grad, DIMS(ROWS, WIDTH, c->kind), 0, in(dy), in(x), w, dx, dw,
            c->flags ? dw + WIDTH : NULL);
 }

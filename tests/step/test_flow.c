@@ -69,8 +69,10 @@ static const char *const configs[] = {
     /* latent attention, with and without a latent of q */
     LATENT("deepseek_v3", "24"),
     LATENT("deepseek_v2", "null"),
-    /* experts behind latent attention, behind sinks, and with layers that do not rotate */
-    TINY("deepseek_v3", 2, 8, ", \"first_k_dense_replace\": 1, \"q_lora_rank\": 24, "
+    /* the last MOE_CONFIGS: experts behind latent attention, behind sinks, and with layers
+     * that do not rotate */
+    TINY("deepseek_v3", 2, 8, ", \"n_shared_experts\": 1, "
+         "\"first_k_dense_replace\": 1, \"q_lora_rank\": 24, "
          "\"kv_lora_rank\": 16, \"qk_nope_head_dim\": 8, \"qk_rope_head_dim\": 4, "
          "\"v_head_dim\": 6, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, "
          "\"n_group\": 2, \"topk_group\": 1, \"moe_intermediate_size\": 32"),
@@ -84,9 +86,10 @@ static const char *const configs[] = {
     TINY("qwen3_moe", 4, 2, ", \"num_experts\": 8, \"num_experts_per_tok\": 3, "
          "\"moe_intermediate_size\": 32, \"decoder_sparse_step\": 2"),
 };
-enum { FIRST_MOE = 25, CONFIGS = sizeof configs / sizeof configs[0] };
+enum { CONFIGS = sizeof configs / sizeof configs[0], MOE_CONFIGS = 7 };
+enum { FIRST_MOE = CONFIGS - MOE_CONFIGS };
 
-enum { DRAWS = 600 };
+enum { DRAWS = 400 };
 enum { GRAIN = 2 }; /* bytes that one mark stands for: no operand is cut finer */
 
 /* What has been written of each place, and which entry it holds. */
