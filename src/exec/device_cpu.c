@@ -403,29 +403,38 @@ static smp_status cpu_sync(smp_device *device, smp_errors *errors)
     return status;
 }
 
-/* Forms of an operation that only families not yet run use are not there either. */
-static bool cpu_supports(const smp_device *device, const smp_task *task)
+/* Forms of its operations that have no kernel here: rows longer than the product, sinks, a
+ * head size of v's own, norms of q and k other than RMS of each head with shared weights. */
+static bool has_form(const smp_task *task)
 {
-    const uint64_t *d = task->dims;
-
-    (void)device;
-    if (!kernels[task->op].run
-        || (task->dtype != SMP_F32 && task->dtype != SMP_BF16 && task->dtype != SMP_F16)) {
-        return false;
-    }
     switch (task->op) {
+    case SMP_OP_MATMUL:
+    case SMP_OP_MATMUL_DX:
+    case SMP_OP_MATMUL_DW:
     case SMP_OP_NORM:
     case SMP_OP_NORM_GRAD:
-        return d[3] == 0;
+        return task->dims[3] == 0;
+    case SMP_OP_ATTENTION:
+        return (task->dims[6] == 0 || task->dims[6] == task->dims[4]) && task->n_access == 3;
+    case SMP_OP_ATTENTION_GRAD:
+        return (task->dims[6] == 0 || task->dims[6] == task->dims[4]) && task->n_access == 5;
+    case SMP_OP_SOFTMAX:
+        return task->n_access == 2;
+    case SMP_OP_SOFTMAX_GRAD:
+        return task->n_access == 3;
     case SMP_OP_QK_NORM:
     case SMP_OP_QK_NORM_GRAD:
-        return d[4] == SMP_NORM_RMS && d[5] == SMP_QK_SHARED;
-    case SMP_OP_ATTENTION:
-    case SMP_OP_ATTENTION_GRAD:
-        return d[6] == 0 || d[6] == d[4];
+        return task->dims[4] == SMP_NORM_RMS && task->dims[5] == SMP_QK_SHARED;
     default:
         return true;
     }
+}
+
+static bool cpu_supports(const smp_device *device, const smp_task *task)
+{
+    (void)device;
+    return kernels[task->op].run != NULL && has_form(task)
+           && (task->dtype == SMP_F32 || task->dtype == SMP_BF16 || task->dtype == SMP_F16);
 }
 
 const smp_device_ops smp_device_cpu = {

@@ -28,7 +28,8 @@ struct gradient_case {
 
 /* ---- what kernels need ---- */
 
-static smp_model model = { .name = "test", .family = "llama", .position = SMP_POSITION_NONE,
+static smp_model model = { .name = "test", .embedding_scale = 1, .logit_scale = 1,
+                           .family = "llama", .position = SMP_POSITION_NONE,
                            .norm_eps = 1e-3 };
 static smp_block block;
 static smp_job job = { .model = &model };
