@@ -24,6 +24,25 @@ static uint64_t vocab0(const smp_cpu *cpu, uint64_t vocab)
     return cpu->rank->tensor_rank * vocab;
 }
 
+/* y *= the model's factor of the embedding; most have none. */
+static void scale_rows(const smp_cpu *cpu, const smp_launch *l, void *y, uint64_t n)
+{
+    float scale = (float)cpu->rank->job->model->embedding_scale;
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    float *row;
+
+    if (!(scale < 1.0f) && !(scale > 1.0f)) {
+        return;
+    }
+    row = smp_heap_alloc(n, sizeof *row);
+    smp_load(row, y, t, 0, n);
+    for (uint64_t j = 0; j < n; j++) {
+        row[j] *= scale;
+    }
+    smp_store(y, t, 0, row, n);
+    free(row);
+}
+
 void smp_cpu_embed(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t tokens = l->task->dims[0], hidden = l->task->dims[1], vocab = l->task->dims[2];
@@ -36,6 +55,7 @@ void smp_cpu_embed(const smp_cpu *cpu, const smp_launch *l)
 
         if (row < vocab) {
             memcpy(y, (const char *)l->at[0] + row * hidden * e, hidden * e);
+            scale_rows(cpu, l, y, hidden);
         } else {
             memset(y, 0, hidden * e);
         }
@@ -55,16 +75,18 @@ void smp_cpu_embed_grad(const smp_cpu *cpu, const smp_launch *l)
     uint64_t tokens = l->task->dims[0], hidden = l->task->dims[1], vocab = l->task->dims[2];
     const int32_t *ids = (const int32_t *)l->at[1] + l->micro_batch * tokens;
     float *scratch = smp_heap_alloc(hidden, sizeof *scratch);
+    float scale = (float)cpu->rank->job->model->embedding_scale;
 
     clear_unless_added(l, 2);
     for (uint64_t i = 0; i < tokens; i++) {
         uint64_t row = (uint64_t)ids[i] - vocab0(cpu, vocab);
 
         if (row < vocab) {
-            smp_store_add(l->at[2], (smp_dtype)l->task->dtype2, row * hidden,
-                          smp_row(l->at[0], (smp_dtype)l->task->dtype, i * hidden, hidden,
-                                  scratch),
-                          hidden);
+            smp_load(scratch, l->at[0], (smp_dtype)l->task->dtype, i * hidden, hidden);
+            for (uint64_t j = 0; j < hidden; j++) {
+                scratch[j] *= scale;
+            }
+            smp_store_add(l->at[2], (smp_dtype)l->task->dtype2, row * hidden, scratch, hidden);
         }
     }
     free(scratch);
@@ -155,18 +177,41 @@ SMP_WIDE static void softmax_row(float *x, uint64_t n, float lse, float factor)
     }
 }
 
+/* Nothing is made of the logits. */
+static bool plain_logits(const smp_model *model)
+{
+    return !(model->logit_softcap > 0) && !(model->logit_scale > 1) && !(model->logit_scale < 1);
+}
+
+/* What the model makes of its logits x: z = scale x, or cap tanh(scale x / cap); `slope`, if
+ * asked for, is dz/dx. */
+static float shape_logit(const smp_model *model, float x, float *slope_or_null)
+{
+    float scale = (float)model->logit_scale, cap = (float)model->logit_softcap;
+    float bent = cap > 0 ? tanhf(scale * x / cap) : 0.0f;
+
+    if (slope_or_null) {
+        *slope_or_null = scale * (1.0f - bent * bent);
+    }
+    return cap > 0 ? cap * bent : scale * x;
+}
+
 void smp_cpu_loss(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t tokens = l->task->dims[0], vocab = l->task->dims[1];
     uint64_t n = true_columns(cpu, l);
+    bool plain = plain_logits(cpu->rank->job->model);
     float *stats = l->at[2], *scratch = smp_heap_alloc(vocab, sizeof *scratch);
 
     for (uint64_t i = 0; i < tokens; i++) {
-        const float *x = smp_row(l->at[0], (smp_dtype)l->task->dtype, i * vocab, vocab,
-                                 scratch);
+        float *x = scratch;
         uint64_t target = (uint64_t)(int64_t)target_of(cpu, l, i) - vocab0(cpu, vocab);
         float max = -INFINITY, sum;
 
+        smp_load(x, l->at[0], (smp_dtype)l->task->dtype, i * vocab, vocab);
+        for (uint64_t j = 0; j < n && !plain; j++) {
+            x[j] = shape_logit(cpu->rank->job->model, x[j], NULL);
+        }
         for (uint64_t j = 0; j < n; j++) {
             max = x[j] > max ? x[j] : max;
         }
@@ -207,6 +252,7 @@ void smp_cpu_loss_grad(const smp_cpu *cpu, const smp_launch *l)
     uint64_t tokens = l->task->dims[0], vocab = l->task->dims[1], n = true_columns(cpu, l);
     smp_dtype t = (smp_dtype)l->task->dtype;
     const float *state = l->at[4];
+    bool plain = plain_logits(cpu->rank->job->model);
     float *sums = l->at[3], *x = smp_heap_alloc(vocab, sizeof *x);
     double loss = 0, mean = 1.0 / (double)l->task->dims[5];
     float factor = (float)(mean * (double)state[SMP_SCALAR_LOSS_SCALE]);
@@ -218,12 +264,19 @@ void smp_cpu_loss_grad(const smp_cpu *cpu, const smp_launch *l)
         float f = id < 0 ? 0.0f : factor;
 
         smp_load(x, l->at[0], t, i * vocab, vocab);
-        softmax_row(x, n, all.lse, f);
+        if (plain) {
+            softmax_row(x, n, all.lse, f);
+            if (target < n) {
+                x[target] -= f;
+            }
+        }
+        for (uint64_t j = 0; j < n && !plain; j++) {
+            float slope, z = shape_logit(cpu->rank->job->model, x[j], &slope);
+
+            x[j] = slope * f * (smp_expf(z - all.lse) - (j == target ? 1.0f : 0.0f));
+        }
         for (uint64_t j = n; j < vocab; j++) {
             x[j] = 0.0f;
-        }
-        if (target < n) {
-            x[target] -= f;
         }
         smp_store(l->at[0], t, i * vocab, x, vocab);
         loss += id < 0 ? 0.0 : (double)(all.lse - all.target);

@@ -180,13 +180,19 @@ void smp_cpu_bias_grad(const smp_cpu *cpu, const smp_launch *l)
              l->task->flags & SMP_FLAG_ACCUMULATE, l->at[1], (smp_dtype)l->task->dtype2);
 }
 
+/* Elements from one row of the wide operand to the next. */
+static uint64_t row_of(const smp_launch *l, uint64_t width)
+{
+    return l->task->dims[3] > 0 ? l->task->dims[3] : width;
+}
+
 void smp_cpu_matmul(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t m = l->task->dims[0], n = l->task->dims[1], k = l->task->dims[2];
     smp_dtype t = (smp_dtype)l->task->dtype;
 
     (void)cpu;
-    smp_product(false, true, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, k },
+    smp_product(false, true, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, row_of(l, k) },
                 (smp_matrix){ l->at[1], t, k }, false, l->at[2], t, n);
     if (l->n_operand > 3) {
         add_rows(l->at[2], t, m, n, l->at[3]);
@@ -201,7 +207,7 @@ void smp_cpu_matmul_dx(const smp_cpu *cpu, const smp_launch *l)
     (void)cpu;
     smp_product(false, false, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, k },
                 (smp_matrix){ l->at[1], t, n }, l->task->flags & SMP_FLAG_ACCUMULATE,
-                l->at[2], t, n);
+                l->at[2], t, row_of(l, n));
 }
 
 void smp_cpu_matmul_dw(const smp_cpu *cpu, const smp_launch *l)
@@ -212,7 +218,7 @@ void smp_cpu_matmul_dw(const smp_cpu *cpu, const smp_launch *l)
 
     (void)cpu;
     smp_product(true, false, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, m },
-                (smp_matrix){ l->at[1], t, n }, add, l->at[2], t2, n);
+                (smp_matrix){ l->at[1], t, row_of(l, n) }, add, l->at[2], t2, n);
     if (l->n_operand > 3) {
         sum_rows(l->at[0], t, k, m, add, l->at[3], t2);
     }

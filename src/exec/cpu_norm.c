@@ -87,8 +87,8 @@ static moments measure(const float *x, uint64_t n, bool layer, double eps)
     return (moments){ (float)mean, (float)(1.0 / sqrt(squares / (double)n + eps)) };
 }
 
-SMP_WIDE static void norm_row(float *y, const float *x, const float *w, const float *b, uint64_t n,
-                     moments m)
+SMP_WIDE static void norm_row(float *y, const float *x, const float *w, const float *b,
+                              uint64_t n, moments m)
 {
     for (uint64_t i = 0; i < n; i++) {
         y[i] = (x[i] - m.mean) * m.rstd * w[i] + (b ? b[i] : 0.0f);

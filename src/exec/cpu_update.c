@@ -82,6 +82,7 @@ void smp_cpu_squares(const smp_cpu *cpu, const smp_launch *l)
         sum += smp_dot(g, g, p.n) / p.param->copies;
         i += p.n;
     }
+    sum *= cpu->rank->program->units[l->task->dims[1]].weight;
     sums[SMP_SUM_SQUARES] += (float)sum;
     sums[SMP_SUM_OVERFLOW] += isfinite(sum) ? 0.0f : 1.0f;
 }

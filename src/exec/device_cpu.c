@@ -132,14 +132,28 @@ static void make_tables(smp_device *device, const smp_rank *rank)
     device->cpu.rope_pairs = pairs;
 }
 
+/* Families whose losses and gradients have been held against PyTorch's; others may need an
+ * arithmetic of their own (norms by 1 + weight, interleaved rotary pairs, ...). */
 static smp_status check_rank(const smp_rank *rank, smp_errors *errors)
 {
+    static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3", "gpt2",
+                                            "gpt_neox" };
     const smp_model *model = rank->job->model;
+    bool known = false;
 
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        known = known || strcmp(families[i], model->family) == 0;
+    }
+    if (!known) {
+        return smp_fail(errors, SMP_INPUT, NULL,
+                        "%s: device cpu does not run the family %s yet; it runs llama, "
+                        "mistral, qwen2, qwen3, gpt2 and gpt_neox",
+                        model->name, model->family);
+    }
     if (model->position == SMP_POSITION_ROPE && model->rope_scaling != SMP_ROPE_PLAIN
         && model->rope_scaling != SMP_ROPE_LINEAR && model->rope_scaling != SMP_ROPE_LLAMA3) {
         return smp_fail(errors, SMP_INPUT, NULL,
-                        "%s: the executor has no such scaling of rotary positions; it has "
+                        "%s: device cpu has no such scaling of rotary positions; it has "
                         "default, linear and llama3",
                         model->name);
     }
@@ -332,6 +346,9 @@ static smp_status cpu_alloc(smp_device *device, smp_space space, uint64_t bytes,
         return smp_fail(errors, SMP_SYSTEM, NULL, "an arena of %llu bytes: %s",
                         (unsigned long long)bytes, strerror(errno));
     }
+#ifdef MADV_HUGEPAGE
+    (void)madvise(memory, bytes, MADV_HUGEPAGE); /* fewer faults at the first touch */
+#endif
     device->memory[space] = memory;
     device->memory_bytes[space] = bytes;
     *address_p = memory;
@@ -386,10 +403,37 @@ static smp_status cpu_sync(smp_device *device, smp_errors *errors)
     return status;
 }
 
+/* Forms of its operations that have no kernel here: rows longer than the product, sinks, a
+ * head size of v's own, norms of q and k other than RMS of each head with shared weights. */
+static bool has_form(const smp_task *task)
+{
+    switch (task->op) {
+    case SMP_OP_MATMUL:
+    case SMP_OP_MATMUL_DX:
+    case SMP_OP_MATMUL_DW:
+    case SMP_OP_NORM:
+    case SMP_OP_NORM_GRAD:
+        return task->dims[3] == 0;
+    case SMP_OP_ATTENTION:
+        return (task->dims[6] == 0 || task->dims[6] == task->dims[4]) && task->n_access == 3;
+    case SMP_OP_ATTENTION_GRAD:
+        return (task->dims[6] == 0 || task->dims[6] == task->dims[4]) && task->n_access == 5;
+    case SMP_OP_SOFTMAX:
+        return task->n_access == 2;
+    case SMP_OP_SOFTMAX_GRAD:
+        return task->n_access == 3;
+    case SMP_OP_QK_NORM:
+    case SMP_OP_QK_NORM_GRAD:
+        return task->dims[4] == SMP_NORM_RMS && task->dims[5] == SMP_QK_SHARED;
+    default:
+        return true;
+    }
+}
+
 static bool cpu_supports(const smp_device *device, const smp_task *task)
 {
     (void)device;
-    return kernels[task->op].run != NULL
+    return kernels[task->op].run != NULL && has_form(task)
            && (task->dtype == SMP_F32 || task->dtype == SMP_BF16 || task->dtype == SMP_F16);
 }
 

@@ -89,35 +89,69 @@ static bool is_norm(smp_role role)
     }
 }
 
-/* A standard normal number by Box and Muller's transformation. */
-static double normal(uint64_t seed, uint64_t high, uint64_t index)
+/* Standard normal numbers index .. index + n by Box and Muller's transformation, two from each
+ * pair of words. */
+static void normals(uint64_t seed, uint64_t high, uint64_t index, uint64_t n, double range,
+                    float *out)
 {
-    uint32_t u[4];
-    double radius, angle;
+    double radius = 0, angle = 0;
 
-    smp_random4(seed, high, index >> 1, u);
-    radius = sqrt(-2 * log(((double)u[0] + 1) * 0x1p-32));
-    angle = 6.283185307179586 * ((double)u[1] * 0x1p-32);
-    return radius * (index & 1 ? sin(angle) : cos(angle));
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = index + i;
+
+        if (i == 0 || (at & 1) == 0) {
+            uint32_t u[4];
+
+            smp_random4(seed, high, at >> 2, u);
+            radius = sqrt(-2 * log(((double)u[at & 2] + 1) * 0x1p-32));
+            angle = 6.283185307179586 * ((double)u[(at & 2) + 1] * 0x1p-32);
+        }
+        out[i] = (float)(range * (radius * (at & 1 ? sin(angle) : cos(angle))));
+    }
 }
 
-float smp_init_value(const smp_rank *rank, const smp_unit *unit, uint32_t layer, uint64_t at)
+static double range_of(const smp_model *model, smp_role role)
+{
+    bool projection = role == SMP_ROLE_O_W || role == SMP_ROLE_DOWN_W;
+
+    return strcmp(model->family, "gpt2") == 0 && projection
+               ? model->initializer_range / sqrt(2.0 * model->n_layer)
+               : model->initializer_range;
+}
+
+/* Elements of the unit from `at` on that follow each other in the whole parameter, too. */
+static uint64_t run_of(const smp_rank *rank, const smp_unit *unit, uint64_t at)
+{
+    const smp_unit_param *p = param_at(unit, at);
+    const smp_param *all = unit->block ? unit->block->params : rank->job->model->root;
+    uint64_t shape[2] = { 1, 1 }, in = at - p->offset;
+
+    smp_param_local_shape(rank->job->model, unit->block, &all[p->param], rank->tensor, shape);
+    return all[p->param].n_dim > 1 ? shape[1] - in % shape[1] : p->elems - in;
+}
+
+void smp_init_values(const smp_rank *rank, const smp_unit *unit, uint32_t layer, uint64_t at,
+                     uint64_t n, float *out)
 {
     const smp_model *model = rank->job->model;
-    const smp_param *param;
-    uint64_t index = smp_global_element(rank, unit, at, &param);
-    uint64_t place = ((uint64_t)(unit->block ? layer + 1 : 0) << 16) + (uint64_t)param->role;
-    double range = model->initializer_range;
+    uint64_t high0 = (uint64_t)(unit->block ? layer + 1 : 0) << 16;
 
-    if (index == UINT64_MAX) {
-        return 0.0f;
+    for (uint64_t i = 0; i < n;) {
+        const smp_param *param;
+        uint64_t index = smp_global_element(rank, unit, at + i, &param);
+        uint64_t run = run_of(rank, unit, at + i);
+
+        run = run < n - i ? run : n - i;
+        if (param->n_dim > 1 && index != UINT64_MAX) {
+            normals(rank->job->settings.random_seed, high0 + (uint64_t)param->role, index, run,
+                    range_of(model, param->role), out + i);
+        } else {
+            bool one = param->n_dim == 1 && is_norm(param->role);
+
+            for (uint64_t j = 0; j < run; j++) {
+                out[i + j] = one ? 1.0f : 0.0f;
+            }
+        }
+        i += run;
     }
-    if (param->n_dim == 1) {
-        return is_norm(param->role) ? 1.0f : 0.0f;
-    }
-    if (strcmp(model->family, "gpt2") == 0
-        && (param->role == SMP_ROLE_O_W || param->role == SMP_ROLE_DOWN_W)) {
-        range /= sqrt(2.0 * model->n_layer);
-    }
-    return (float)(range * normal(rank->job->settings.random_seed, place, index));
 }

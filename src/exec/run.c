@@ -70,7 +70,8 @@ static smp_status check_tasks(const smp_runner *r, smp_errors *errors)
 {
     for (uint32_t i = 0; i < r->rank.program->n_task; i++) {
         const smp_task *task = &r->rank.program->tasks[i];
-        bool collective = smp_op_info_of((smp_op)task->op)->klass == SMP_CLASS_COLLECTIVE;
+        bool collective = task->op == SMP_OP_ALL_GATHER || task->op == SMP_OP_ALL_REDUCE
+                          || task->op == SMP_OP_REDUCE_SCATTER;
 
         if (!collective && r->ops->supports && !r->ops->supports(r->device, task)) {
             return smp_fail(errors, SMP_INPUT, NULL,
@@ -399,9 +400,7 @@ static void init_owned(void *context, const smp_owned *o)
     for (uint64_t i = 0; i < o->elems; i += INIT_CHUNK) {
         uint64_t n = o->elems - i < INIT_CHUNK ? o->elems - i : INIT_CHUNK;
 
-        for (uint64_t j = 0; j < n; j++) {
-            values[j] = smp_init_value(&r->rank, o->unit, o->layer, o->first + i + j);
-        }
+        smp_init_values(&r->rank, o->unit, o->layer, o->first + i, n, values);
         smp_store(stored, t, 0, values, n);
         r->ops->copy(r->device, SMP_STREAM_COMPUTE, to + i * smp_dtype_bytes(t), stored,
                      n * smp_dtype_bytes(t));

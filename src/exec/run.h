@@ -51,7 +51,7 @@ SMP_CHECK smp_status smp_runner_create(const smp_job *job, const smp_mesh *mesh,
                                        uint32_t rank, const smp_runner_options *options,
                                        smp_errors *errors, smp_runner **runner_p);
 void smp_runner_destroy(smp_runner *runner);
-/* Fills the master parameters by `smp_init_value`, zeroes everything else, and brings the
+/* Fills the master parameters by smp_init_values, zeroes everything else, and brings the
  * parameters to where a step expects them. */
 SMP_CHECK smp_status smp_runner_init(smp_runner *runner, smp_errors *errors);
 /* One optimizer step.  ids and targets: int32, micro_batches x micro_batch x seq. */
@@ -82,7 +82,9 @@ void smp_runner_owned(smp_runner *runner, void (*visit)(void *context, const smp
  * major as declared; UINT64_MAX: padding of the vocabulary. */
 uint64_t smp_global_element(const smp_rank *rank, const smp_unit *unit, uint64_t at,
                             const smp_param **param_p);
-/* Depends on seed, layer, role and place in the whole parameter only. */
-float smp_init_value(const smp_rank *rank, const smp_unit *unit, uint32_t layer, uint64_t at);
+/* Values of elements at .. at + n of the unit's flat vector.  They depend on seed, layer, role
+ * and place in the whole parameter only. */
+void smp_init_values(const smp_rank *rank, const smp_unit *unit, uint32_t layer, uint64_t at,
+                     uint64_t n, float *out);
 
 #endif

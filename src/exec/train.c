@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -119,6 +120,10 @@ static smp_status take_step(worker *w, smp_runner *runner, uint64_t step)
                               .skipped = state[SMP_SCALAR_SKIP] > 0,
                               .seconds = seconds_now() - start };
         log_step(t, step, s);
+    }
+    if (!isfinite(state[SMP_SCALAR_LOSS])) { /* the same on every rank */
+        return smp_fail(w->errors, SMP_SYSTEM, NULL, "step %llu: the loss is %g, not a number",
+                        (unsigned long long)(step + 1), (double)state[SMP_SCALAR_LOSS]);
     }
     if (t->options->after_step) {
         t->options->after_step(t->options->context, runner, step);

@@ -126,9 +126,6 @@ static void print_head(const smp_model *model, FILE *stream)
         fprintf(stream, ", at most %" PRIu64, model->max_positions);
     }
     fprintf(stream, "\n");
-    if (model->not_lowered) {
-        fprintf(stream, "cannot be planned  %s\n", model->not_lowered);
-    }
 }
 
 /* Layer parameters are shown without the prefix that all of them share. */
@@ -209,7 +206,6 @@ static void out_head(smp_json_out *out, const smp_model *model)
         smp_out_double(out, "rope_theta", model->rope_theta);
         smp_out_string(out, "rope_scaling", scaling_name(model->rope_scaling));
     }
-    smp_out_string(out, "not_lowered", model->not_lowered);
 }
 
 static void out_table(smp_json_out *out, const smp_model *model, const line *lines, size_t n,

@@ -175,9 +175,6 @@ struct smp_model {
     smp_param *root;        /* embedding, positions, final norm, head (absent when tied) */
     uint32_t n_root;
     uint64_t parameters, active_parameters;
-    /* The first feature that the step program has no operation for, or NULL.  The lowering
-     * refuses such a model by this name; everything else works on it. */
-    const char *not_lowered;
 };
 
 /* Reads a model from the text of a config.json; `place_name` stands for the file. */

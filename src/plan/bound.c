@@ -154,10 +154,23 @@ static smp_status show(const smp_job *job, uint32_t full, uint32_t rest, uint64_
     return st;
 }
 
-/* Of `layers` alike, how many the small program has; models whose blocks differ are not cut. */
-static uint32_t cut(const smp_model *model, uint32_t layers)
+/* Layers before the first from which on all are of one kind: leading dense layers. */
+static uint32_t leading(const smp_model *model)
 {
-    return model->n_kind > 1 || layers <= 3 ? layers : 2;
+    uint32_t n = model->n_layer - 1;
+    while (n > 0 && model->kind_of_layer[n - 1] == model->kind_of_layer[model->n_layer - 1]) {
+        n--;
+    }
+    return n;
+}
+
+/* Of `layers` from layer `first` on, how many the small program has: the leading ones and two
+ * of those that are alike. */
+static uint32_t cut(const smp_model *model, uint32_t first, uint32_t layers)
+{
+    const uint32_t lead = leading(model);
+    const uint32_t other = lead > first ? lead - first : 0;
+    return layers <= other + 3 ? layers : other + 2;
 }
 
 /* Layers of a job whose whole forward is repeated in backward, and the others. */
@@ -252,8 +265,8 @@ static void fill_key(const smp_job *job, head_key *key)
     memset(key, 0, sizeof *key);
     key->tensor = job->settings.tensor_parallel_degree;
     key->micro_batch = job->settings.micro_batch;
-    key->layers_full = cut(job->model, full);
-    key->layers_rest = cut(job->model, rest);
+    key->layers_full = cut(job->model, 0, full);
+    key->layers_rest = cut(job->model, full, rest);
     key->micro_batches = job->micro_batches > 2 ? 2 : (uint32_t)job->micro_batches;
     key->sequence_parallel = job->settings.sequence_parallel;
     key->expert = job->settings.expert_parallel_degree;

@@ -249,7 +249,7 @@ static int64_t largest_memory(const smp_memory_parts *new, const smp_memory_part
     return most;
 }
 
-/* "tensor_parallel_degree 16 crosses the node"; the shard degree that had to follow is named. */
+/* "tensor_parallel_degree 16 crosses the node"; names a shard degree that had to follow. */
 static char *title_of(smp_arena *arena, const smp_job *best, const smp_job *job,
                       const char *key)
 {

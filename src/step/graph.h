@@ -23,7 +23,8 @@ typedef struct sizes {
     uint64_t rotated;
 } sizes;
 
-static inline uint8_t add_tensor(smp_graph *g, const char *name, const char *grad, uint64_t bytes)
+static inline uint8_t add_tensor(smp_graph *g, const char *name, const char *grad,
+                                 uint64_t bytes)
 {
     uint8_t id = (uint8_t)g->n_tensor++;
 
@@ -46,7 +47,7 @@ static inline uint8_t add_alias(smp_graph *g, uint8_t old)
 }
 
 static inline smp_node *add_node(smp_graph *g, uint32_t op, smp_names names, uint8_t in0,
-                          uint8_t in1, uint8_t out0, uint8_t out1)
+                                 uint8_t in1, uint8_t out0, uint8_t out1)
 {
     smp_node *node = &g->nodes[g->n_node++];
 
@@ -64,7 +65,7 @@ static inline smp_node *add_node(smp_graph *g, uint32_t op, smp_names names, uin
 }
 
 static inline void set_dims(smp_node *node, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
-                     uint64_t e, uint64_t f)
+                            uint64_t e, uint64_t f)
 {
     const uint64_t dims[SMP_MAX_DIMS] = { a, b, c, d, e, f };
 
@@ -83,7 +84,7 @@ static inline bool block_has(const smp_block *block, smp_role role)
 
 /* A norm of the first `width` elements of each row; what is behind them is copied. */
 static inline uint8_t add_part_norm(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                             uint8_t y, smp_role weight, uint64_t width, uint64_t tail)
+                                    uint8_t y, smp_role weight, uint64_t width, uint64_t tail)
 {
     smp_node *node = add_node(g, SMP_OP_NORM, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
 
@@ -95,7 +96,7 @@ static inline uint8_t add_part_norm(smp_graph *g, const sizes *s, smp_names name
 
 /* A norm of a tensor like the residual, with its bias where it has one. */
 static inline uint8_t add_norm(smp_graph *g, const sizes *s, smp_names names, const char *name,
-                        const char *grad, uint8_t x, smp_role weight)
+                               const char *grad, uint8_t x, smp_role weight)
 {
     uint64_t elems = smp_mul(s->low->rows, s->low->hidden);
     uint8_t y = add_tensor(g, name, grad, smp_mul(elems, s->e));
@@ -110,7 +111,7 @@ static inline uint8_t add_norm(smp_graph *g, const sizes *s, smp_names names, co
 
 /* The input of a column parallel product: every rank needs all tokens. */
 static inline uint8_t add_spread(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                          const char *name, const char *grad, uint64_t width)
+                                 const char *name, const char *grad, uint64_t width)
 {
     uint64_t elems = smp_mul(s->low->tokens, width);
     uint8_t y;
@@ -134,7 +135,8 @@ static inline uint8_t add_spread(smp_graph *g, const sizes *s, smp_names names, 
 
 /* The same product on `rows` tokens; `row` as in the operation's dims. */
 static inline uint8_t add_product(smp_graph *g, smp_names names, uint8_t x, uint8_t y,
-                           smp_role weight, uint8_t n, const uint64_t mnk[3], uint64_t row)
+                                  smp_role weight, uint8_t n, const uint64_t mnk[3],
+                                  uint64_t row)
 {
     smp_node *node = add_node(g, SMP_OP_MATMUL, names, x, SMP_NO_TENSOR, y, SMP_NO_TENSOR);
 
@@ -145,7 +147,8 @@ static inline uint8_t add_product(smp_graph *g, smp_names names, uint8_t x, uint
 }
 
 static inline uint8_t add_matmul(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                          uint8_t y, smp_role weight, uint8_t n, uint64_t out, uint64_t in)
+                                 uint8_t y, smp_role weight, uint8_t n, uint64_t out,
+                                 uint64_t in)
 {
     return add_product(g, names, x, y, weight, n, (uint64_t[]){ s->low->tokens, out, in }, 0);
 }
@@ -160,7 +163,7 @@ static inline void set_bias(smp_graph *g, const sizes *s, smp_role bias, uint8_t
 
 /* A bias after a reduction, in place. */
 static inline uint8_t add_bias(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                        smp_role bias)
+                               smp_role bias)
 {
     uint8_t y;
     smp_node *node;
@@ -178,7 +181,7 @@ static inline uint8_t add_bias(smp_graph *g, const sizes *s, smp_names names, ui
 
 /* The sum over the tensor group of what each of its ranks has a part of. */
 static inline uint8_t add_sum(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                       const char *name, const char *grad)
+                              const char *name, const char *grad)
 {
     uint64_t elems = smp_mul(s->low->tokens, s->low->hidden);
     uint8_t y;
@@ -196,7 +199,7 @@ static inline uint8_t add_sum(smp_graph *g, const sizes *s, smp_names names, uin
 }
 
 static inline uint8_t add_residual(smp_graph *g, const sizes *s, smp_names names, uint8_t a,
-                            uint8_t b, uint8_t y)
+                                   uint8_t b, uint8_t y)
 {
     smp_node *node = add_node(g, SMP_OP_ADD, names, a, b, y, SMP_NO_TENSOR);
 

@@ -806,7 +806,7 @@ static const char *missing(const smp_model *model, uint32_t tensor)
             }
         }
     }
-    return model->not_lowered;
+    return NULL;
 }
 
 static smp_status check_model(const smp_job *job, smp_errors *errors)

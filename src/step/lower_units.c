@@ -171,18 +171,18 @@ static void full_home(smp_lowering *low, smp_home *home, const smp_stack *stack,
     smp_scope scope =
         home->share->keeps_gathered && low->once ? SMP_SCOPE_STEP : SMP_SCOPE_MICROBATCH;
 
-    home->master = unit_buffer(low, home, stack, "parameters", SMP_KIND_PARAMETER, SMP_SCOPE_STEP,
-                               shard, low->master);
+    home->master = unit_buffer(low, home, stack, "parameters", SMP_KIND_PARAMETER,
+                               SMP_SCOPE_STEP, shard, low->master);
     home->weights = home->master;
     if (home->share->gathers && stack && !home->share->keeps_gathered) {
         home->weights = home->share->ring;
     } else if (home->share->gathers) {
-        home->weights = unit_buffer(low, home, stack, "gathered", SMP_KIND_UNSHARDED, scope, whole,
-                                    low->compute);
+        home->weights = unit_buffer(low, home, stack, "gathered", SMP_KIND_UNSHARDED, scope,
+                                    whole, low->compute);
     }
     if (home->share->home == SMP_HOME_WHOLE) {
-        home->grads = unit_buffer(low, home, stack, "gradients", SMP_KIND_GRADIENT, SMP_SCOPE_STEP,
-                                  whole, low->reduce);
+        home->grads = unit_buffer(low, home, stack, "gradients", SMP_KIND_GRADIENT,
+                                  SMP_SCOPE_STEP, whole, low->reduce);
         home->shard_grads = home->grads;
         home->grad_dtype = low->reduce;
         return;
@@ -208,13 +208,13 @@ static void full_home(smp_lowering *low, smp_home *home, const smp_stack *stack,
 static void whole_home(smp_lowering *low, smp_home *home, const smp_stack *stack,
                        uint64_t shard, uint64_t whole)
 {
-    home->weights = unit_buffer(low, home, stack, "parameters", SMP_KIND_PARAMETER, SMP_SCOPE_STEP,
-                                whole, low->compute);
+    home->weights = unit_buffer(low, home, stack, "parameters", SMP_KIND_PARAMETER,
+                                SMP_SCOPE_STEP, whole, low->compute);
     home->master = home->weights;
     home->master_first = home->layout.own_first;
     if (low->casts) {
-        home->master = unit_buffer(low, home, stack, "master", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP,
-                                   shard, low->master);
+        home->master = unit_buffer(low, home, stack, "master", SMP_KIND_OPTIMIZER,
+                                   SMP_SCOPE_STEP, shard, low->master);
         home->master_first = 0;
     }
     home->grads = unit_buffer(low, home, stack, "gradients", SMP_KIND_GRADIENT, SMP_SCOPE_STEP,
@@ -245,10 +245,10 @@ void smp_lower_home(smp_lowering *low, smp_home *home, const smp_stack *stack)
                                     SMP_SCOPE_STEP, shard, low->master);
         return;
     }
-    home->moment1 = unit_buffer(low, home, stack, "m", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP, shard,
-                                low->master);
-    home->moment2 = unit_buffer(low, home, stack, "v", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP, shard,
-                                low->master);
+    home->moment1 = unit_buffer(low, home, stack, "m", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP,
+                                shard, low->master);
+    home->moment2 = unit_buffer(low, home, stack, "v", SMP_KIND_OPTIMIZER, SMP_SCOPE_STEP,
+                                shard, low->master);
 }
 
 /* ---- segments ---- */

@@ -659,7 +659,7 @@ static void scores_grad(walk *w, const smp_node *node)
 
     add(w, &task,
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
-                        smp_writes(grad_at(w, node->in[0])) },
+                        smp_updates(grad_at(w, node->in[0])) }, /* the part of v stays */
         3);
 }
 

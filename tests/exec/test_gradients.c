@@ -28,7 +28,8 @@ struct gradient_case {
 
 /* ---- what kernels need ---- */
 
-static smp_model model = { .name = "test", .family = "llama", .position = SMP_POSITION_NONE,
+static smp_model model = { .name = "test", .embedding_scale = 1, .logit_scale = 1,
+                           .family = "llama", .position = SMP_POSITION_NONE,
                            .norm_eps = 1e-3 };
 static smp_block block;
 static smp_job job = { .model = &model };
@@ -347,7 +348,7 @@ static double act(uint64_t kind, double x)
     case SMP_ACT_QUICK_GELU:
         return x / (1 + exp(-1.702 * x));
     }
-    return NAN;
+    return (double)NAN;
 }
 
 static void activation_reference(const gradient_case *c, const double *x, double *y)

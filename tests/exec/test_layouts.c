@@ -109,6 +109,51 @@ static void gpt2_is_the_same_everywhere(void **state)
     check_layouts(TINY_GPT2);
 }
 
+/* Norms in every place, branches beside each other, alibi, caps and factors of logits, norms and
+ * projections of the embedding, biases of the head: with tensor parallelism, and without. */
+static void families_are_the_same_everywhere(void **state)
+{
+    static const layout some[] = {
+        { 1, "micro_batch=4 checkpointing=full loss_chunks=4" },
+        { 2, "micro_batch=2 accumulation=last" },
+        { 2, "tensor_parallel_degree=2 micro_batch=4" },
+        { 2, "tensor_parallel_degree=2 sequence_parallel=false micro_batch=4" },
+        { 4, "tensor_parallel_degree=4 micro_batch=8 checkpointing=full" },
+        { 4, "tensor_parallel_degree=2 sequence_parallel=false checkpointing=selective:op" },
+        { 8, "tensor_parallel_degree=4 hybrid_shard_degree=2 micro_batch=2" },
+    };
+    static const char *const configs[] = {
+        TINY_OF("gemma2", ", \"head_dim\": 4, \"num_key_value_heads\": 4, "
+                "\"sliding_window\": 8, \"query_pre_attn_scalar\": 8, "
+                "\"final_logit_softcapping\": 2.0, \"attn_logit_softcapping\": 1.5"),
+        TINY_OF("gptj", ", \"rotary_dim\": 4, \"n_inner\": 48, \"resid_pdrop\": 0.0, "
+                "\"embd_pdrop\": 0.0"),
+        TINY_OF("gpt_neox", ", \"hidden_dropout\": 0.0, \"rotary_pct\": 0.5"),
+        TINY_OF("cohere", ", \"num_key_value_heads\": 2, \"logit_scale\": 0.5"),
+        TINY_OF("falcon", ", \"alibi\": true, \"bias\": true, \"parallel_attn\": false"),
+        TINY_OF("bloom", ", \"hidden_dropout\": 0.0"),
+        TINY_OF("opt", ", \"ffn_dim\": 48, \"do_layer_norm_before\": false, "
+                "\"word_embed_proj_dim\": 16, \"dropout\": 0.0"),
+    };
+
+    (void)state;
+    for (size_t c = 0; c < sizeof configs / sizeof configs[0]; c++) {
+        const layout plain = { 1, "micro_batch=8" };
+        tiny one, other;
+
+        run(&one, configs[c], &plain, false);
+        for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
+            char what[256];
+
+            run(&other, configs[c], &some[i], true);
+            (void)snprintf(what, sizeof what, "%s, %s", other.model->family, some[i].settings);
+            compare(what, &other, &one, 1e-5);
+            tiny_close(&other);
+        }
+        tiny_close(&one);
+    }
+}
+
 static void check_bits(const char *config)
 {
     const layout plain = { 1, "micro_batch=4" };
@@ -133,6 +178,7 @@ static void keeping_less_changes_no_bit(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(families_are_the_same_everywhere),
     cmocka_unit_test(llama_is_the_same_everywhere),
     cmocka_unit_test(gpt2_is_the_same_everywhere),
     cmocka_unit_test(keeping_less_changes_no_bit),

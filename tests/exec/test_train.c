@@ -179,6 +179,21 @@ static void wrong_data_are_refused(void **state)
     tiny_close(&t);
 }
 
+static void a_lost_loss_ends_the_run(void **state)
+{
+    tiny t;
+
+    (void)state;
+    tiny_open(&t, TINY_LLAMA, 2, 16, 8);
+    tiny_set(&t, "micro_batch=4");
+    t.options.steps = 9;
+    t.options.hyper.lr = 1e38;
+    check_ok(smp_job_resolve(&t.job, t.errors), t.errors);
+    check_fails(smp_exec_run(&t.job, &t.options, t.errors, &t.result), SMP_SYSTEM, t.errors,
+                "the loss is");
+    tiny_close(&t);
+}
+
 /* Every sequence once an epoch; ranks together go through the order in rounds. */
 static void sampler_deals_every_sequence(void **state)
 {
@@ -245,6 +260,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(dropout_knows_no_layout),
     cmocka_unit_test(memory_is_what_was_planned),
     cmocka_unit_test(wrong_data_are_refused),
+    cmocka_unit_test(a_lost_loss_ends_the_run),
     cmocka_unit_test(sampler_deals_every_sequence),
     cmocka_unit_test(schedules_follow_their_formulas),
 };

@@ -19,6 +19,13 @@
     "\"n_head\": 8, \"n_positions\": 64, \"resid_pdrop\": 0.0, \"embd_pdrop\": 0.0, "       \
     "\"attn_pdrop\": 0.0}"
 
+/* Of a family that reads the common keys; `more` begins with a comma. */
+#define TINY_OF(family, more)                                                               \
+    "{\"model_type\": \"" family "\", \"vocab_size\": 97, \"hidden_size\": 32, "            \
+    "\"n_embd\": 32, \"intermediate_size\": 48, \"num_hidden_layers\": 3, \"n_layer\": 3, "   \
+    "\"num_attention_heads\": 8, \"n_head\": 8, \"max_position_embeddings\": 64, "            \
+    "\"n_positions\": 64" more "}"
+
 typedef struct tiny {
     smp_errors *errors;
     smp_model *model;

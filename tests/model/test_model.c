@@ -461,7 +461,6 @@ static void test_every_family(void **state)
         check_columns(model);
         assert_true(model->parameters > 1000000);
         assert_true(model->active_parameters <= model->parameters);
-        assert_null(model->not_lowered);
         smp_model_destroy(model);
     }
 }
@@ -477,7 +476,6 @@ static void test_experts(void **state)
     uint64_t dense = llama_count(32000, h, 0, 32, 32, 8, 128) + 32 * 8 * h;
     assert_int_equal(model->parameters, dense + 32 * 8 * 3 * h * f);
     assert_int_equal(model->active_parameters, dense + 32 * 2 * 3 * h * f);
-    assert_null(model->not_lowered);
     smp_model_destroy(model);
     /* leading dense layers, and layers named as dense */
     model = parse("{\"model_type\": \"deepseek_v3\"}");

@@ -102,8 +102,8 @@ static inline void small_create(small *s, uint64_t seed)
     if (moe) { /* or the space has thousands of points */
         small_pin(s, small_draw(seed, 7, 2) == 0 ? "expert_layout=nested"
                                                  : "moe_all_to_all_dispatcher=false");
-        small_pin(s, small_draw(seed, 8, 2) == 0 ? "expert_parallel_degree=2"
-                                                 : "tensor_parallel_degree=1");
+        small_pin(s, n % 2 == 0 && small_draw(seed, 8, 2) == 0 ? "expert_parallel_degree=2"
+                                                               : "tensor_parallel_degree=1");
     }
 }
 

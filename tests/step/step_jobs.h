@@ -121,4 +121,39 @@ static inline const smp_task *find_task(const smp_program *program, const char *
     return NULL;
 }
 
+/* Sizes of the models above; sequences of S tokens. */
+enum { S = 256, H = 512, A = 8, D = 64, F = 1024, V = 1024 };
+
+/* Bytes that forward leaves for backward in one layer: stacks of one entry a layer, the
+ * input of the final norm (the last entry of x) not counted. */
+static inline uint64_t kept_bytes(const bench *b)
+{
+    const smp_program *p = b->step->programs[0];
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < p->n_buffer; i++) {
+        const smp_buffer *buffer = &p->buffers[i];
+
+        if (buffer->kind == SMP_KIND_ACTIVATION && buffer->index == SMP_INDEX_LAYER
+            && buffer->space == SMP_SPACE_DEVICE) {
+            assert_int_equal(buffer->slots, 0);
+            sum += buffer->bytes
+                   * (buffer->entries - (strcmp(buffer->name, "x") == 0 ? 1 : 0));
+        }
+    }
+    assert_int_equal(sum % b->model->n_layer, 0);
+    return sum / b->model->n_layer;
+}
+
+static inline void check_kept(const char *config, uint32_t gpus, const char *settings,
+                       uint64_t bytes_per_token)
+{
+    bench b;
+
+    bench_open(&b, config, gpus, S, gpus, settings);
+    bench_lower(&b);
+    check_u64(kept_bytes(&b), bytes_per_token * S * b.job.settings.micro_batch);
+    bench_close(&b);
+}
+
 #endif

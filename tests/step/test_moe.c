@@ -7,7 +7,7 @@
 
 #include "tests/step/step_jobs.h"
 
-enum { S = 256, H = 512, A = 8, KV = 4, D = 64, F = 1024, V = 1024 };
+enum { KV = 4 };
 
 #define MIXTRAL(layers, experts, k)                                                         \
     "{\"model_type\": \"mixtral\", \"num_hidden_layers\": " #layers ", "                    \
