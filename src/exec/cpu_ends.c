@@ -180,7 +180,8 @@ SMP_WIDE static void softmax_row(float *x, uint64_t n, float lse, float factor)
 /* Nothing is made of the logits. */
 static bool plain_logits(const smp_model *model)
 {
-    return !(model->logit_softcap > 0) && !(model->logit_scale > 1) && !(model->logit_scale < 1);
+    return !(model->logit_softcap > 0) && !(model->logit_scale > 1)
+           && !(model->logit_scale < 1);
 }
 
 /* What the model makes of its logits x: z = scale x, or cap tanh(scale x / cap); `slope`, if

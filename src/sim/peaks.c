@@ -332,7 +332,8 @@ const char *smp_moment_title(smp_moment moment)
     return texts[moment].title;
 }
 
-/* Initialization goes one way; every other moment comes in a long run. */
+/* Initialization goes one way; saving in the background is a choice, since the sharded save
+ * waits where there is no room for a snapshot; every other moment comes in a long run. */
 static bool counts(const smp_job *job, smp_moment moment)
 {
     if (moment == SMP_MOMENT_INIT_DELAYED) {
@@ -341,7 +342,7 @@ static bool counts(const smp_job *job, smp_moment moment)
     if (moment == SMP_MOMENT_INIT_EVERY_RANK) {
         return !job->settings.delayed_init;
     }
-    return moment != SMP_MOMENT_INIT_RANK0;
+    return moment != SMP_MOMENT_INIT_RANK0 && moment != SMP_MOMENT_SAVE_ASYNC;
 }
 
 static void judge(smp_memory *memory)

@@ -109,8 +109,9 @@ static void gpt2_is_the_same_everywhere(void **state)
     check_layouts(TINY_GPT2);
 }
 
-/* Norms in every place, branches beside each other, alibi, caps and factors of logits, norms and
- * projections of the embedding, biases of the head: with tensor parallelism, and without. */
+/* Norms in every place, branches beside each other, alibi, caps and factors of logits, norms
+ * and projections of the embedding, biases of the head: with tensor parallelism, and
+ * without. */
 static void families_are_the_same_everywhere(void **state)
 {
     static const layout some[] = {

@@ -225,7 +225,8 @@ static void wrong_files_are_refused(void **state)
     read_fails("{\"tensor_parallel_degree\": 9223372036854775808}", 1, "must be an integer");
     read_fails("{\"offload\": 1}", 1, "must be true or false");
     read_fails("{\"offload\": null}", 1, "must be true or false");
-    read_fails("{\"sharding\": [\"full\"]}", 1, "sharding [\"full\"]: must be full, optimizer or none");
+    read_fails("{\"sharding\": [\"full\"]}", 1,
+               "sharding [\"full\"]: must be full, optimizer or none");
     read_fails("{\"rank_order\": [1, 2]}", 1, "must be the five axes");
     /* All at once, each with its place. */
     read_fails("{\"tensor_paralel_degree\": 2,\n\"offload\": 3,\n\"micro_batch\": 0}", 3,
