@@ -144,7 +144,7 @@ static smp_status show(const smp_job *job, uint32_t full, uint32_t rest, uint64_
     small.micro_batches = n;
     small.batch.global_batch = n * job->settings.micro_batch * job->data_ranks;
     smp_step *step = NULL;
-    smp_status st = smp_step_lower(&small, errors, &step);
+    smp_status st = smp_step_lower_apart(&small, errors, &step);
     if (st != SMP_OK) {
         return st;
     }

@@ -419,7 +419,7 @@ static smp_status add_variants(smp_lowering *low)
     uint32_t n = low->model->n_layer;
 
     low->variant_of_layer = SMP_ARENA_ARRAY(arena, n, uint8_t);
-    low->variants = SMP_ARENA_ARRAY(arena, UINT8_MAX, smp_variant);
+    low->variants = SMP_ARENA_ARRAY(arena, n < UINT8_MAX ? n : UINT8_MAX, smp_variant);
     for (uint32_t layer = 0; layer < n; layer++) {
         smp_variant v = variant_of(low, layer);
         uint32_t i = 0;
@@ -974,7 +974,8 @@ static double state_bytes(const smp_settings *set)
     return compute + reduce + (set->precision == set->master ? 0 : master) + moments;
 }
 
-static smp_status lower_classes(smp_step *step, const smp_job *job, smp_errors *errors)
+static smp_status lower_classes(smp_step *step, const smp_job *job, bool apart,
+                                smp_errors *errors)
 {
     smp_status status = SMP_OK;
 
@@ -986,7 +987,8 @@ static smp_status lower_classes(smp_step *step, const smp_job *job, smp_errors *
         status = smp_lower_rank(job, step->mesh, klass->representative, klass, step->arena,
                                 errors, &step->programs[c]);
         if (status == SMP_OK) {
-            status = smp_program_plan_memory(step->programs[c], errors);
+            status = apart ? smp_program_place_apart(step->programs[c], errors)
+                           : smp_program_plan_memory(step->programs[c], errors);
         }
         if (status == SMP_OK) {
             status = smp_program_derive_waits(step->programs[c], errors);
@@ -995,7 +997,7 @@ static smp_status lower_classes(smp_step *step, const smp_job *job, smp_errors *
     return status;
 }
 
-smp_status smp_step_lower(const smp_job *job, smp_errors *errors, smp_step **step_p)
+static smp_status lower(const smp_job *job, bool apart, smp_errors *errors, smp_step **step_p)
 {
     smp_arena *arena = NULL;
     smp_step *step = NULL;
@@ -1015,7 +1017,7 @@ smp_status smp_step_lower(const smp_job *job, smp_errors *errors, smp_step **ste
         free(colours);
     }
     if (status == SMP_OK) {
-        status = lower_classes(step, job, errors);
+        status = lower_classes(step, job, apart, errors);
     }
     if (status != SMP_OK) {
         smp_step_destroy(step);
@@ -1026,6 +1028,16 @@ smp_status smp_step_lower(const smp_job *job, smp_errors *errors, smp_step **ste
     step->state_bytes_per_parameter = state_bytes(&job->settings);
     *step_p = step;
     return SMP_OK;
+}
+
+smp_status smp_step_lower(const smp_job *job, smp_errors *errors, smp_step **step_p)
+{
+    return lower(job, false, errors, step_p);
+}
+
+smp_status smp_step_lower_apart(const smp_job *job, smp_errors *errors, smp_step **step_p)
+{
+    return lower(job, true, errors, step_p);
 }
 
 void smp_step_destroy(smp_step *step)

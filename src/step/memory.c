@@ -796,6 +796,23 @@ static void place_items(planning *p)
     }
 }
 
+/* Every item at a place of its own. */
+static void place_apart(planning *p)
+{
+    uint64_t top[SMP_SPACES];
+    memcpy(top, p->stack_top, sizeof top);
+    for (uint32_t i = 0; i < p->n_item; i++) {
+        struct item *at = &p->items[i];
+        if (!at->fixed) {
+            at->base = top[at->space];
+            top[at->space] += at->bytes;
+            set_base(p, at);
+        }
+    }
+    p->program->arena_bytes = top[SMP_SPACE_DEVICE];
+    p->program->host_arena_bytes = top[SMP_SPACE_HOST];
+}
+
 /* Sizes too large to add up never get further: nothing below can overflow. */
 static smp_status check_sizes(const smp_program *program, smp_errors *errors)
 {
@@ -813,7 +830,7 @@ static smp_status check_sizes(const smp_program *program, smp_errors *errors)
     return SMP_OK;
 }
 
-smp_status smp_program_plan_memory(smp_program *program, smp_errors *errors)
+static smp_status plan(smp_program *program, bool apart, smp_errors *errors)
 {
     smp_status status = check_sizes(program, errors);
     if (status != SMP_OK) {
@@ -824,13 +841,27 @@ smp_status smp_program_plan_memory(smp_program *program, smp_errors *errors)
     place_static(&p);
     place_stacks(&p);
     make_items(&p);
-    choose_walk(&p);
-    status = collect_lives(&p, errors);
-    if (status == SMP_OK) {
-        find_conflicts(&p);
-        place_items(&p);
+    if (apart) {
+        place_apart(&p);
+    } else {
+        choose_walk(&p);
+        status = collect_lives(&p, errors);
+        if (status == SMP_OK) {
+            find_conflicts(&p);
+            place_items(&p);
+        }
     }
     free(p.lives);
     smp_arena_destroy(p.scratch);
     return status;
+}
+
+smp_status smp_program_plan_memory(smp_program *program, smp_errors *errors)
+{
+    return plan(program, false, errors);
+}
+
+smp_status smp_program_place_apart(smp_program *program, smp_errors *errors)
+{
+    return plan(program, true, errors);
 }

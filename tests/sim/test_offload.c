@@ -11,7 +11,7 @@
 
 #include <inttypes.h>
 
-enum { LAYERS = 8, S = 2048, H = 512 };
+enum { LAYERS = 8, TOKENS = 2048, WIDTH = 512 };
 
 /* Buses from one that hides every copy to one that is the bottleneck. */
 static const double buses_Bps[] = {64e9, 8e9, 2e9, 0.5e9};
@@ -26,7 +26,7 @@ typedef struct run {
 
 static void run_open(run *r, double bus_Bps, const char *settings)
 {
-    bench_open(&r->b, LLAMA(8, 4), 1, S, 2, settings);
+    bench_open(&r->b, LLAMA(8, 4), 1, TOKENS, 2, settings);
     r->b.cluster->pcie_Bps.value = bus_Bps;
     bench_lower(&r->b);
     check_ok(smp_simulate(&r->b.job, r->b.step, r->b.errors, &r->simulation), r->b.errors);
@@ -51,7 +51,7 @@ static uint64_t device_bytes(const run *r, const char *name)
  * head's, and one that is on its way to the host while the next is written. */
 static void offload_takes_what_it_stores_off_the_stack(void **state)
 {
-    const uint64_t input_bytes = 2 * S * H;
+    const uint64_t input_bytes = 2 * TOKENS * WIDTH;
     run on_device, offloaded;
     (void)state;
     run_open(&on_device, buses_Bps[0], "checkpointing=full");
@@ -89,9 +89,9 @@ static void the_horizon_costs_an_input_and_never_time(void **state)
             run_open(&r, buses_Bps[bus], settings);
             if (horizon > 1) {
                 if (horizon + 2 <= LAYERS) {
-                    check_u64(device_bytes(&r, "x.ring"), ring + 2 * S * H);
+                    check_u64(device_bytes(&r, "x.ring"), ring + 2 * TOKENS * WIDTH);
                 }
-                assert_true(r.report->memory.peak_bytes <= peak + 2 * S * H);
+                assert_true(r.report->memory.peak_bytes <= peak + 2 * TOKENS * WIDTH);
                 assert_true(r.report->step_ps <= step_ps);
             }
             ring = device_bytes(&r, "x.ring");
@@ -115,7 +115,7 @@ static void preloading_hides_what_save_on_cpu_exposes(void **state)
         run_open(&blocking, buses_Bps[bus], "checkpointing=full offload=true "
                  "sm_activation_offloading=false");
         /* two micro-batches, a store and a load of each layer's input */
-        const double copies_s = 2.0 * 2 * LAYERS * 2 * S * H
+        const double copies_s = 2.0 * 2 * LAYERS * 2 * TOKENS * WIDTH
                                 / (buses_Bps[bus] * none.b.profile->copy_efficiency.value);
         const double exposed_s = smp_s_from_ps(blocking.report->time.offload_ps);
         assert_true(exposed_s >= copies_s);
