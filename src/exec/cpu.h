@@ -87,7 +87,8 @@ static inline float smp_expf(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    power.i = ((int32_t)n + 127) * (1 << 23);
+    /* A NaN has no power of two, and stays one by p. */
+    power.i = ((int32_t)(n >= -127.0f ? n : 0.0f) + 127) * (1 << 23);
     return p * power.f;
 }
 
