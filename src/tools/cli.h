@@ -30,7 +30,7 @@ typedef struct cli_option {
     const char *name;     /* without "--"; NULL: `help` is a heading */
     char letter;          /* short form, 0: none */
     cli_kind kind;
-    const char *argument; /* placeholder in the help; NULL: takes none */
+    const char *argument; /* name of the value in the help; NULL: takes none */
     size_t offset; /* of the field: bool, const char *, uint32_t, uint64_t, double, cli_list */
     const char *help;
 } cli_option;
