@@ -120,6 +120,20 @@ static bool is_nested(const smp_settings *s)
     return s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
 }
 
+/* Nested: expert ranks beside each other inside the shard group, so that rows stay on the links
+ * of a node where it holds all of them; orthogonal: the order of the table. */
+static void act_rank_order(const smp_settings *asked, smp_settings *s)
+{
+    static const smp_axis beside[SMP_AXES] = {SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT,
+                                              SMP_AXIS_EXPERT, SMP_AXIS_SHARD,
+                                              SMP_AXIS_REPLICA};
+
+    if (is_nested(s) && s->expert_parallel_degree > 1 &&
+        !smp_key_given(asked, SMP_KEY_RANK_ORDER)) {
+        memcpy(s->rank_order, beside, sizeof(beside));
+    }
+}
+
 /* Degrees here are at least 1: rule RANGE has been checked. */
 static void act(state *st, const smp_settings *asked)
 {
@@ -132,6 +146,7 @@ static void act(state *st, const smp_settings *asked)
     st->asked = asked;
     job->world = smp_cluster_gpus(job->cluster);
     st->rest = job->world % outer == 0 ? (uint32_t)(job->world / outer) : 0;
+    act_rank_order(asked, s);
     act_sharding(st);
     act_checkpointing(s, job->model->n_layer);
     if (s->tensor_parallel_degree == 1 ||

@@ -50,7 +50,7 @@ typedef enum smp_setting_kind {
       "ranks that split each sequence; a part of hybrid_shard_degree")                        \
     X(EXPERT_PARALLEL_DEGREE, expert_parallel_degree, INTEGER, 1, NULL,                       \
       "a divisor of the GPUs and of the experts; 1 for a model without experts", "1", true,   \
-      false, "ranks that split the experts of a layer")                                       \
+      true, "ranks that split the experts of a layer")                                        \
     X(RANDOM_SEED, random_seed, INTEGER, 0, NULL, "0 or more", "12345", true, false,          \
       "seed of all random numbers")                                                           \
     X(MICRO_BATCH, micro_batch, INTEGER, 1, NULL,                                             \
@@ -85,7 +85,7 @@ typedef enum smp_setting_kind {
       false, "type of parameters and activations in computation")                             \
     X(MASTER, master, WORD, 0, precision_words, "fp32, or bf16 with precision bf16", "fp32",  \
       false, false, "type of the parameters that the optimizer updates, and of its state")    \
-    X(REDUCE_DTYPE, reduce_dtype, WORD, 0, precision_words, "fp32, or the value of precision", \
+    X(REDUCE_DTYPE, reduce_dtype, WORD, 0, precision_words, "fp32, or the value of precision",\
       "fp32", false, false, "type of gradients in their reduction over ranks")                \
     X(ATTENTION, attention, WORD, 0, attention_words, "flash or naive", "flash", false,       \
       false, "fused attention, or one that stores its score matrices")                        \
@@ -109,9 +109,10 @@ typedef enum smp_setting_kind {
     X(RANK_ORDER, rank_order, RANK_ORDER, 0, NULL,                                            \
       "the five axes from the fastest, or cluster, spread, or the letters D, P, T from the "  \
       "slowest", "tensor,context,shard,expert,replica", false, false,                         \
-      "order of the axes over consecutive ranks")                                             \
+      "order of the axes over consecutive ranks; where it is not set, expert ranks of "       \
+      "expert_layout nested stand before shard, beside each other")                           \
     X(EXPERT_LAYOUT, expert_layout, WORD, 0, layout_words, "orthogonal or nested",            \
-      "orthogonal", false, false,                                                             \
+      "orthogonal", false, true,                                                              \
       "the ranks that split experts are an axis of their own, or a part of "                  \
       "hybrid_shard_degree")                                                                  \
     X(SMP_MOE, smp_moe, BOOLEAN, 0, NULL, "true or false", "true", false, false,              \
@@ -123,7 +124,7 @@ typedef enum smp_setting_kind {
     X(GLOBAL_TOKEN_SHUFFLE, global_token_shuffle, BOOLEAN, 0, NULL, "true or false", "false", \
       false, false, "exchange tokens over the expert group before routing and back after")    \
     X(MOE_ALL_TO_ALL_DISPATCHER, moe_all_to_all_dispatcher, BOOLEAN, 0, NULL,                 \
-      "true or false", "true", false, false,                                                  \
+      "true or false", "true", false, true,                                                   \
       "send rows to their experts by all-to-all; false: all-gather tokens, reduce-scatter "   \
       "sums")                                                                                 \
     X(MOE_AUX_LOSS_COEFF, moe_aux_loss_coeff, NUMBER, 0, NULL, "0 or more", "0.001", false,   \

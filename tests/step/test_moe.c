@@ -96,6 +96,36 @@ static void test_groups(void **state)
                  "expert_layout=nested", 4, 2, 2, 2);
 }
 
+/* Eight expert ranks on nodes of eight GPUs: the default order of the nested layout has them on
+ * one node; a rank_order that is set holds; the orthogonal layout keeps the order of the table,
+ * shards first. */
+static void check_expert_nodes(const char *settings, uint32_t nodes)
+{
+    bench b;
+    smp_mesh *mesh;
+    smp_placement placement;
+
+    bench_open(&b, MIXTRAL(2, 8, 2), 32, S, 32, settings);
+    check_ok(smp_job_resolve(&b.job, b.errors), b.errors);
+    check_ok(smp_mesh_create(&b.job, b.errors, &mesh), b.errors);
+    smp_mesh_placement(mesh, SMP_GROUP_EXPERT, 0, &placement);
+    check_u64(placement.ranks, 8);
+    check_u64(placement.nodes, nodes);
+    smp_mesh_destroy(mesh);
+    bench_close(&b);
+}
+
+static void test_expert_nodes(void **state)
+{
+    (void)state;
+    check_expert_nodes("expert_parallel_degree=8 expert_layout=nested", 1);
+    check_expert_nodes("expert_parallel_degree=8 hybrid_shard_degree=4", 4);
+    check_expert_nodes("expert_parallel_degree=8 expert_layout=nested "
+                       "rank_order=tensor,context,shard,expert,replica", 4);
+    check_expert_nodes("expert_parallel_degree=8 hybrid_shard_degree=4 "
+                       "rank_order=tensor,context,expert,shard,replica", 1);
+}
+
 /* ---- state ---- */
 
 static uint64_t kind_bytes(const smp_program *p, smp_buffer_kind kind)
@@ -380,6 +410,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules),
         cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_expert_nodes),
         cmocka_unit_test(test_state),
         cmocka_unit_test(test_reduction),
         cmocka_unit_test(test_exchanges),
