@@ -206,6 +206,7 @@ typedef enum smp_balancing {
 typedef enum smp_capacity_policy {
     SMP_CAPACITY_PROBS, SMP_CAPACITY_POSITION
 } smp_capacity_policy;
+typedef enum smp_dispatch_kernels { SMP_DISPATCH_NCCL, SMP_DISPATCH_DEEPEP } smp_dispatch_kernels;
 typedef enum smp_moe_statistics { SMP_MOE_LOCAL, SMP_MOE_DATA } smp_moe_statistics;
 
 /* The axes of the mesh.  Context parallelism lies inside the shard axis; what is left of it
@@ -215,7 +216,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 41 }; /* number of keys */
+enum { SMP_SETTINGS = 42 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -258,6 +259,7 @@ typedef struct smp_settings {
     smp_balancing moe_load_balancing;
     bool global_token_shuffle;
     bool moe_all_to_all_dispatcher;
+    smp_dispatch_kernels moe_dispatch_kernels;
     double moe_aux_loss_coeff, moe_z_loss_coeff;
     double capacity_factor; /* 0: dropless */
     smp_capacity_policy capacity_policy;

@@ -28,6 +28,7 @@ static const char *const prefetch_words[] = {"backward_pre", "backward_post", "n
 static const char *const layout_words[] = {"orthogonal", "nested", NULL};
 static const char *const balancing_words[] = {"sinkhorn", "aux_loss", "balanced", "none",
                                               NULL};
+static const char *const kernels_words[] = {"nccl", "deepep", NULL};
 static const char *const policy_words[] = {"probs", "position", NULL};
 static const char *const statistics_words[] = {"local", "data", NULL};
 
@@ -67,7 +68,7 @@ _Static_assert(sizeof(smp_strategy) == 4 && sizeof(smp_sharding) == 4 &&
                    sizeof(smp_attention_kind) == 4 && sizeof(smp_optimizer) == 4 &&
                    sizeof(smp_prefetch) == 4 && sizeof(smp_expert_layout) == 4 &&
                    sizeof(smp_balancing) == 4 && sizeof(smp_capacity_policy) == 4 &&
-                   sizeof(smp_moe_statistics) == 4,
+                   sizeof(smp_moe_statistics) == 4 && sizeof(smp_dispatch_kernels) == 4,
                "enums of settings have the size of uint32_t");
 
 const smp_setting_info *smp_settings_table(size_t *count_p)

@@ -127,6 +127,10 @@ typedef enum smp_setting_kind {
       "true or false", "true", false, true,                                                   \
       "send rows to their experts by all-to-all; false: all-gather tokens, reduce-scatter "   \
       "sums")                                                                                 \
+    X(MOE_DISPATCH_KERNELS, moe_dispatch_kernels, WORD, 0, kernels_words, "nccl or deepep",   \
+      "nccl", false, false,                                                                   \
+      "what sends rows in the all-to-all: NCCL, each row for itself; or fused kernels, each " \
+      "token once to each rank and node that it goes to")                                     \
     X(MOE_AUX_LOSS_COEFF, moe_aux_loss_coeff, NUMBER, 0, NULL, "0 or more", "0.001", false,   \
       false, "weight of the balancing loss with moe_load_balancing aux_loss")                 \
     X(MOE_Z_LOSS_COEFF, moe_z_loss_coeff, NUMBER, 0, NULL, "0 or more", "0.001", false,       \

@@ -217,7 +217,7 @@ static bool is_moe_key(const char *name)
         "random_seed", "expert_layout", "smp_moe", "moe_load_balancing",
         "global_token_shuffle", "moe_all_to_all_dispatcher", "moe_aux_loss_coeff",
         "moe_z_loss_coeff", "capacity_factor", "capacity_policy", "capacity_pad",
-        "moe_rows_factor", "imbalance", "moe_statistics"
+        "moe_rows_factor", "imbalance", "moe_statistics", "moe_dispatch_kernels"
     };
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {

@@ -289,6 +289,13 @@ static uint8_t add_exchange(experts *x, smp_names names, uint8_t in, uint8_t out
 
     node->in[1] = x->layout;
     set_dims(node, back ? got : sent, back ? sent : got, smp_mul(busiest, h), 0, 0, 0);
+    if (x->low->set->moe_dispatch_kernels == SMP_DISPATCH_DEEPEP) {
+        node->dims[3] = x->z.tokens;
+        node->dims[4] = h;
+        node->dims[5] = x->moe->top_k | (uint64_t)x->moe->topk_groups << 32;
+        node->dims[6] = back;
+        node->dims[7] = x->moe->groups > 0 ? x->moe->groups : 1;
+    }
     return out;
 }
 
@@ -322,6 +329,8 @@ static smp_node *add_grouped(experts *x, smp_names names, uint8_t in, uint8_t ou
     node->exclusive = x->beside;
     set_dims(node, smp_mul(x->z.bound, gathered), smp_mul(x->z.expected, gathered), width,
              depth, x->z.experts, 0);
+    node->dims[6] = smp_mul(x->low->hidden, x->z.ffn);
+    node->dims[7] = x->low->expert;
     return node;
 }
 

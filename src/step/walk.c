@@ -572,6 +572,7 @@ static void exchange_grad(walk *w, const smp_node *node)
 
     back.dims[0] = node->dims[1];
     back.dims[1] = node->dims[0];
+    back.dims[6] = node->dims[3] > 0 && node->dims[6] == 0; /* of a dispatch, a combine */
     add_collective(w, &back, node->names.dx, SMP_OP_ALL_TO_ALL, SMP_PHASE_BACKWARD,
                    grad_at(w, node->out[0]), grad_at(w, node->in[0]));
     if (node->in[1] != SMP_NO_TENSOR) {

@@ -399,8 +399,10 @@ static void test_links(void **state)
         seconds[i] = cost.transfer_s;
         bench_close(&b);
     }
-    /* NVLink: 450 GB/s less protocol; 8 ports of 50 GB/s for 8 ranks, of which 7/8 leave. */
-    assert_true(seconds[1] > 5 * seconds[0]);
+    /* NVLink: 450 GB/s, of which messages of this size reach about a half as measured; 8 ports
+     * of 50 GB/s for 8 ranks, of which 7/8 leave. */
+    assert_true(seconds[1] > 3 * seconds[0]);
+    assert_true(seconds[0] >= 8.0 * S * H * 2 * 7 / 8 / 450e9);
     assert_true(seconds[1] >= 8.0 * S * H * 2 * 7 / 8 / 50e9);
     assert_true(seconds[1] <= 8.0 * S * H * 2 * 7 / 8 / 40e9);
 }
