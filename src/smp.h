@@ -206,7 +206,9 @@ typedef enum smp_balancing {
 typedef enum smp_capacity_policy {
     SMP_CAPACITY_PROBS, SMP_CAPACITY_POSITION
 } smp_capacity_policy;
-typedef enum smp_dispatch_kernels { SMP_DISPATCH_NCCL, SMP_DISPATCH_DEEPEP } smp_dispatch_kernels;
+typedef enum smp_dispatch_kernels {
+    SMP_DISPATCH_NCCL, SMP_DISPATCH_DEEPEP
+} smp_dispatch_kernels;
 typedef enum smp_moe_statistics { SMP_MOE_LOCAL, SMP_MOE_DATA } smp_moe_statistics;
 
 /* The axes of the mesh.  Context parallelism lies inside the shard axis; what is left of it

@@ -20,7 +20,8 @@
  * prove the whole of it.
  *
  * Addresses: index = NONE: base.  LAYER: base + (layer + delta - first) * stride, modulo
- * `slots` when slots > 0.  TURN: slot_base[(turn + delta) mod slots].
+ * `slots` when slots > 0; or base + entry_of_layer[layer + delta - first] * stride.
+ * TURN: slot_base[(turn + delta) mod slots].
  */
 #ifndef SMP_STEP_PROGRAM_H
 #define SMP_STEP_PROGRAM_H
@@ -195,13 +196,16 @@ typedef struct smp_buffer {
     smp_scope scope;
     uint32_t first;        /* LAYER: the layer of entry 0 */
     uint32_t entries;      /* LAYER with slots == 0: number of layers covered; else 1 */
+    uint32_t layers;       /* of the table below */
+    const uint16_t *entry_of_layer; /* LAYER with slots == 0, where not every layer from the
+                              first to the last has an entry: that of layer first + i */
     uint32_t slots;        /* ring size, 0: no ring */
     uint64_t bytes;        /* of one entry, a multiple of SMP_ALIGN_BYTES */
     /* filled by the memory plan */
     uint64_t base, stride; /* NONE and LAYER */
     uint32_t slot_base;    /* TURN: index in program->slot_bases */
 } smp_buffer;
-enum { SMP_ALIGN_BYTES = 256 };
+enum { SMP_ALIGN_BYTES = 256, SMP_NO_ENTRY = 0xffff };
 
 typedef struct smp_access {
     uint16_t buffer;
@@ -305,6 +309,19 @@ typedef struct smp_program {
     uint64_t live_kind_bytes[SMP_KINDS]; /* at that peak; sums to live_bytes */
     uint64_t safety_bytes;  /* arena bytes beyond those that serial execution would need */
 } smp_program;
+
+/* Index of a LAYER buffer for a layer before any ring wraps it; below 0: none. */
+static inline int64_t smp_layer_entry(const smp_buffer *buffer, int64_t layer)
+{
+    int64_t index = layer - (int64_t)buffer->first;
+    bool inside = index >= 0 && index < (int64_t)buffer->layers;
+
+    if (buffer->entry_of_layer == NULL) {
+        return index;
+    }
+    return inside && buffer->entry_of_layer[index] != SMP_NO_ENTRY
+               ? (int64_t)buffer->entry_of_layer[index] : -1;
+}
 
 /* Address of entry (instance, delta) of a buffer, in its space. */
 uint64_t smp_buffer_address(const smp_program *program, const smp_buffer *buffer,

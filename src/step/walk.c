@@ -32,7 +32,7 @@ static void place(walk *w)
             t->at = smp_whole(w->variant->output, t->bytes);
             t->at.delta = 1;
         } else if (smp_graph_keeps(w->graph, i)) {
-            t->at = smp_whole(smp_lower_kept(w->low, w->variant->stack, t->name, t->bytes),
+            t->at = smp_whole(smp_lower_kept(w->low, w->variant, t->name, t->bytes),
                               t->bytes);
         } else {
             t->at = smp_whole(

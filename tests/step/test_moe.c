@@ -176,6 +176,53 @@ static void test_state(void **state)
                 2, 4, 8);
 }
 
+#define LLAMA4                                                                              \
+    "{\"model_type\": \"llama4_text\", \"num_hidden_layers\": 8, \"hidden_size\": 512, "    \
+    "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 64, "            \
+    "\"intermediate_size\": 1024, \"intermediate_size_mlp\": 2048, \"vocab_size\": 1024, "  \
+    "\"num_local_experts\": 8, \"num_experts_per_tok\": 1, "                              \
+    "\"interleave_moe_layer_step\": 2, \"attention_chunk_size\": 4096, "                  \
+    "\"max_position_embeddings\": 4096, \"tie_word_embeddings\": false}"
+
+/* Every second layer has experts: 4 of 8.  Each: attention and norms; 4 dense ones an MLP of
+ * 2048; 4 with experts a router, a shared expert of 1024, and 8 experts of 1024.  Nothing of a
+ * kind of layer takes memory in layers of the other. */
+static void check_alternating(const char *settings, uint64_t dense, uint64_t experts,
+                              bool apart)
+{
+    const uint64_t attention = 2 * H * A * D + 2 * H * KV * D + 2 * H, e = 8;
+    const uint64_t per_rank =
+        (8 * attention + 4 * 3 * H * 2048 + 4 * (H * e + 3 * H * F) + 2 * V * H + H) / dense
+        + 4 * e * 3 * H * F / experts;
+    bench b;
+    const smp_program *p;
+
+    bench_open(&b, LLAMA4, 16, S, 32, settings);
+    bench_lower(&b);
+    check_ok(smp_step_verify(b.step, b.errors), b.errors);
+    p = b.step->programs[0];
+    check_u64(kind_bytes(p, SMP_KIND_PARAMETER), 4 * per_rank);
+    check_u64(kind_bytes(p, SMP_KIND_OPTIMIZER), 8 * per_rank);
+    check_u64(find_buffer(p, "experts.up")->entries, 4);
+    check_u64(find_buffer(p, "experts.up")->first, 1);
+    check_u64(find_buffer(p, "mlp.up")->entries, 4);
+    check_u64(find_buffer(p, "mlp.up")->first, 0);
+    check_u64(find_buffer(p, "attention.qkv")->entries, 8);
+    if (apart) {
+        check_u64(find_buffer(p, "blocks.experts.parameters")->entries, 4);
+    }
+    bench_close(&b);
+}
+
+static void test_alternating(void **state)
+{
+    (void)state;
+    check_alternating("hybrid_shard_degree=4", 4, 4, false);
+    check_alternating("hybrid_shard_degree=2 expert_parallel_degree=4", 2, 8, true);
+    check_alternating("hybrid_shard_degree=8 expert_parallel_degree=8 expert_layout=nested", 8,
+                      8, true);
+}
+
 /* Gradients are reduced over data ranks: all else over shard and all other replicas; experts
  * over shard and replicas without the expert ranks, whose share is in their own divisor. */
 static void check_reduction(const char *settings, uint32_t dense, uint32_t experts)
@@ -414,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_expert_nodes),
         cmocka_unit_test(test_state),
+        cmocka_unit_test(test_alternating),
         cmocka_unit_test(test_reduction),
         cmocka_unit_test(test_exchanges),
         cmocka_unit_test(test_recompute),
