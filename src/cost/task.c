@@ -213,7 +213,7 @@ static void apply_experts_fit(const smp_fit *fit, const smp_task *task, smp_cost
     const uint64_t *d = task->dims;
     const bool forward = task->op == SMP_OP_GROUPED_MATMUL;
     const double local = (double)d[4];
-    const double at[] = {(double)d[1] / local, local, (double)d[6], (double)d[7]};
+    const double at[] = {(double)d[1] / local, local, (double)d[6], (double)d[5]};
     if (d[1] == 0 || d[6] == 0) {
         return;
     }

@@ -208,25 +208,6 @@ static void heads_why(const state *st, smp_text *text)
     }
 }
 
-/* Each tensor rank would add the bias of an expert's output before they are summed. */
-static bool expert_bias_holds(const state *st)
-{
-    for (uint32_t k = 0; k < st->job.model->n_kind; k++) {
-        const smp_moe *moe = &st->job.model->kinds[k].moe;
-
-        if (moe->experts > 0 && moe->bias && st->job.settings.tensor_parallel_degree > 1) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static void expert_bias_why(const state *st, smp_text *text)
-{
-    (void)st;
-    smp_text_add(text, "experts with a bias are not split by tensor parallelism yet");
-}
-
 /* The features that tensor parallelism cannot split, or 0. */
 static uint64_t uneven_ffn(const smp_block *block, uint32_t tensor)
 {
@@ -492,8 +473,7 @@ static uint64_t empty_unit(const state *st, uint32_t *degree_p)
 
     *degree_p = s->hybrid_shard_degree;
     if (s->hybrid_shard_degree == 1 || s->allow_empty_shards || st->rest == 0 ||
-        !heads_hold(st) || !ffn_holds(st) || !expert_bias_holds(st) || !experts_hold(st) ||
-        !nested_holds(st)) {
+        !heads_hold(st) || !ffn_holds(st) || !experts_hold(st) || !nested_holds(st)) {
         return 0;
     }
     for (uint32_t k = 0; k <= model->n_kind; k++) {
@@ -771,7 +751,6 @@ typedef struct rule {
 static const rule rules[] = {
     {SMP_KEY_TENSOR_PARALLEL_DEGREE, true, heads_hold, heads_why},
     {SMP_KEY_TENSOR_PARALLEL_DEGREE, true, ffn_holds, ffn_why},
-    {SMP_KEY_TENSOR_PARALLEL_DEGREE, true, expert_bias_holds, expert_bias_why},
     {SMP_KEY_TENSOR_PARALLEL_DEGREE, true, tensor_world_holds, tensor_world_why},
     {SMP_KEY_EXPERT_PARALLEL_DEGREE, true, experts_hold, experts_why},
     {SMP_KEY_EXPERT_PARALLEL_DEGREE, true, expert_world_holds, expert_world_why},

@@ -109,6 +109,11 @@ typedef struct experts {
     bool beside;      /* shared experts run beside the exchange */
 } experts;
 
+static smp_node *last(experts *x)
+{
+    return &x->g->nodes[x->g->n_node - 1];
+}
+
 static uint64_t row_bytes(const experts *x, uint64_t rows)
 {
     return smp_mul(smp_mul(rows, x->low->hidden), x->s->e);
@@ -330,7 +335,8 @@ static smp_node *add_grouped(experts *x, smp_names names, uint8_t in, uint8_t ou
     set_dims(node, smp_mul(x->z.bound, gathered), smp_mul(x->z.expected, gathered), width,
              depth, x->z.experts, 0);
     node->dims[6] = smp_mul(x->low->hidden, x->z.ffn);
-    node->dims[7] = x->low->expert;
+    node->dims[5] = x->low->expert;
+    node->dims[7] = 1;
     return node;
 }
 
@@ -361,6 +367,7 @@ static uint8_t add_experts(experts *x, uint8_t in, uint64_t gathered)
     add_grouped(x, NAMES("experts.down"), y, out, SMP_ROLE_EXPERT_DOWN_W, 1, x->low->hidden, f,
                 gathered);
     set_bias(x->g, x->s, SMP_ROLE_EXPERT_DOWN_B, 1);
+    last(x)->dims[7] = x->low->tensor; /* their sums are what is summed over the group */
     return out;
 }
 
@@ -374,11 +381,6 @@ static uint8_t add_combine(experts *x, uint8_t rows, uint8_t choice, uint8_t pla
 }
 
 /* ---- shared experts ---- */
-
-static smp_node *last(experts *x)
-{
-    return &x->g->nodes[x->g->n_node - 1];
-}
 
 static void set_beside(experts *x, uint32_t first)
 {

@@ -813,16 +813,11 @@ static void add_order(smp_lowering *low)
 /* ---- one rank, all classes ---- */
 
 /* What has no operation here yet is refused by its name, never left out. */
-static const char *missing(const smp_model *model, uint32_t tensor)
+static const char *missing(const smp_model *model)
 {
     for (uint32_t k = 0; k < model->n_kind; k++) {
         if (model->kinds[k].attention.kv_heads != model->kinds[0].attention.kv_heads) {
             return "a number of key-value heads that differs between layers";
-        }
-        for (uint32_t i = 0; i < model->kinds[k].n_param; i++) {
-            if (model->kinds[k].params[i].role == SMP_ROLE_EXPERT_DOWN_B && tensor > 1) {
-                return "a bias of experts under tensor parallelism";
-            }
         }
     }
     return NULL;
@@ -831,7 +826,7 @@ static const char *missing(const smp_model *model, uint32_t tensor)
 static smp_status check_model(const smp_job *job, smp_errors *errors)
 {
     const smp_model *model = job->model;
-    const char *feature = missing(model, job->settings.tensor_parallel_degree);
+    const char *feature = missing(model);
 
     if (feature) {
         return smp_fail(errors, SMP_INPUT, NULL, "%s: %s cannot be lowered to a step yet",

@@ -415,6 +415,7 @@ static void add_tensor_sums(smp_lowering *low, const smp_home *home)
     add_role_sum(low, home, "sum.qk_norm", SMP_ROLE_Q_NORM_W, SMP_ROLE_K_NORM_B);
     /* Their gradients come from outputs of which each rank has a part. */
     add_role_sum(low, home, "sum.router", SMP_ROLE_ROUTER_W, SMP_ROLE_ROUTER_CORRECTION);
+    add_role_sum(low, home, "sum.expert_bias", SMP_ROLE_EXPERT_DOWN_B, SMP_ROLE_EXPERT_DOWN_B);
     add_role_sum(low, home, "sum.shared_router", SMP_ROLE_SHARED_ROUTER_W,
                  SMP_ROLE_SHARED_ROUTER_W);
 }

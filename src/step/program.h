@@ -108,9 +108,9 @@ typedef enum smp_op_class {
     X(SORT_ROWS, "sort_rows", MEMORY, "r x, r layout, w y; bound, expected rows, hidden: rows by source rank to rows by expert, or back") \
     X(COMBINE, "combine", MEMORY, "r rows, r choice, r counts or layout, w y; tokens, hidden, top_k, bound, expected rows: weighted sums; 0 for tokens without rows") \
     X(COMBINE_GRAD, "combine_grad", MEMORY, "r dy, r rows, r choice, r counts or layout, w drows, w dchoice; tokens, hidden, top_k, bound, expected rows") \
-    X(GROUPED_MATMUL, "grouped_matmul", MATMUL, "r x[bound, k], r counts or layout, r w[experts, n, k], w y[bound, n], [r bias[experts, n]]; bound, expected rows, n, k, experts of the rank, 0, hidden x ffn of an expert on the rank, expert ranks: the last two for costs, in the gradients too") \
-    X(GROUPED_MATMUL_DX, "grouped_matmul_dx", MATMUL, "r dy[bound, k], r counts or layout, r w[experts, k, n], w dx[bound, n]; bound, expected rows, n, k, experts of the rank") \
-    X(GROUPED_MATMUL_DW, "grouped_matmul_dw", MATMUL, "r dy[bound, n], r x[bound, k], r counts or layout, a dw[experts, n, k], [a dbias]; bound, expected rows, n, k, experts of the rank, divisor of the gradients") \
+    X(GROUPED_MATMUL, "grouped_matmul", MATMUL, "r x[bound, k], r counts or layout, r w[experts, n, k], w y[bound, n], [r bias[experts, n]]; bound, expected rows, n, k, experts of the rank, expert ranks, hidden x ffn of an expert on the rank (both for costs), ranks whose results are summed: each adds the bias divided by their number") \
+    X(GROUPED_MATMUL_DX, "grouped_matmul_dx", MATMUL, "r dy[bound, k], r counts or layout, r w[experts, k, n], w dx[bound, n]; dims as GROUPED_MATMUL") \
+    X(GROUPED_MATMUL_DW, "grouped_matmul_dw", MATMUL, "r dy[bound, n], r x[bound, k], r counts or layout, a dw[experts, n, k], [a dbias]; dims as GROUPED_MATMUL: gradients are divided by the expert ranks, dbias also by the ranks that each add a part of the bias") \
     X(GATE_ROWS, "gate_rows", MEMORY, "r gate[rows], r x, w y; rows, width: y = sigmoid(gate) x") \
     X(GATE_ROWS_GRAD, "gate_rows_grad", MEMORY, "r dy, r gate, r x, w dgate, w dx; rows, width") \
     X(ALL_TO_ALL, "all_to_all", COLLECTIVE, "r x, w y, [r layout]; elements of x, of y, expected elements that the busiest rank sends or receives, [tokens of the rank, hidden, top_k + 2^32 groups of experts that a token goes to, 1: combine, groups of experts (1: it goes to any)]: the optional ones where fused kernels send rows, for costs")

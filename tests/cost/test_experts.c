@@ -66,8 +66,8 @@ static smp_task product_of(const smp_experts *layer, smp_op op, bool down)
     const uint64_t n = down ? layer->hidden : 2 * layer->ffn;
     const uint64_t k = down ? layer->ffn : layer->hidden;
     smp_task task = task_of(op);
-    const uint64_t dims[SMP_MAX_DIMS] = {2 * rows, rows, n, k, layer->experts / layer->ep, 0,
-                                         layer->hidden * layer->ffn, layer->ep};
+    const uint64_t dims[SMP_MAX_DIMS] = {2 * rows, rows, n, k, layer->experts / layer->ep,
+                                         layer->ep, layer->hidden * layer->ffn, 1};
     memcpy(task.dims, dims, sizeof dims);
     return task;
 }
