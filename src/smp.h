@@ -206,6 +206,15 @@ typedef enum smp_balancing {
 typedef enum smp_capacity_policy {
     SMP_CAPACITY_PROBS, SMP_CAPACITY_POSITION
 } smp_capacity_policy;
+typedef enum smp_imbalance_kind {
+    SMP_IMBALANCE_CONSTANT, SMP_IMBALANCE_NORMAL, SMP_IMBALANCE_LOGNORMAL
+} smp_imbalance_kind;
+/* Rows of the busiest expert rank over their mean; a distribution is drawn from for each layer
+ * and micro-batch. */
+typedef struct smp_imbalance {
+    smp_imbalance_kind kind;
+    double mean, deviation;
+} smp_imbalance;
 typedef enum smp_dispatch_kernels {
     SMP_DISPATCH_NCCL, SMP_DISPATCH_DEEPEP
 } smp_dispatch_kernels;
@@ -267,7 +276,7 @@ typedef struct smp_settings {
     smp_capacity_policy capacity_policy;
     bool capacity_pad;
     double moe_rows_factor; /* bound of an expert rank's rows over their mean */
-    double imbalance;       /* rows of the busiest expert rank over their mean */
+    smp_imbalance imbalance;
     smp_moe_statistics moe_statistics;
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
     smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */

@@ -330,9 +330,9 @@ static bool imbalance_holds(const state *st)
         return true;
     }
     if (s->moe_load_balancing == SMP_BALANCING_BALANCED) {
-        return s->imbalance <= 1;
+        return s->imbalance.kind == SMP_IMBALANCE_CONSTANT && s->imbalance.mean <= 1;
     }
-    return s->capacity_factor > 0 || s->imbalance <= s->moe_rows_factor;
+    return s->capacity_factor > 0 || smp_imbalance_mean(&s->imbalance) <= s->moe_rows_factor;
 }
 
 static void imbalance_why(const state *st, smp_text *text)

@@ -18,6 +18,7 @@ typedef enum smp_setting_kind {
     SMP_SETTING_BOOLEAN,
     SMP_SETTING_WORD,    /* an enum; its names in the order of its values in `words` */
     SMP_SETTING_NUMBER,  /* double, at least the number in the column `low` */
+    SMP_SETTING_IMBALANCE, /* a number, or a distribution of numbers of 1 or more */
     SMP_SETTING_CHECKPOINTING,
     SMP_SETTING_RANK_ORDER
 } smp_setting_kind;
@@ -146,7 +147,8 @@ typedef enum smp_setting_kind {
     X(MOE_ROWS_FACTOR, moe_rows_factor, NUMBER, 1, NULL, "1 or more", "2", false, false,      \
       "without capacity_factor: rows that an expert rank has room for over their mean; a "    \
       "step in which more arrive changes nothing")                                            \
-    X(IMBALANCE, imbalance, NUMBER, 1, NULL, "1 or more", "1", false, false,                  \
+    X(IMBALANCE, imbalance, IMBALANCE, 1, NULL,                                               \
+      "1 or more, normal:MEAN,DEVIATION or lognormal:MEAN,DEVIATION", "1", false, false,      \
       "rows of the busiest expert rank over their mean, that times are computed with")        \
     X(MOE_STATISTICS, moe_statistics, WORD, 0, statistics_words, "local or data", "local",    \
       false, false,                                                                           \

@@ -56,7 +56,7 @@ static void measure_received(const smp_lowering *low, const smp_moe *moe, smp_ex
         z->expected = set->capacity_pad ? z->bound : smaller(mean, z->bound);
         return;
     }
-    z->expected = smaller(scaled(mean, set->imbalance > 1 ? set->imbalance : 1), worst);
+    z->expected = smaller(scaled(mean, smp_imbalance_mean(&set->imbalance)), worst);
     if (z->capacity == 0) {
         z->bound = smaller(scaled(mean, set->moe_rows_factor), worst);
         z->bound = z->bound > z->expected ? z->bound : z->expected;
