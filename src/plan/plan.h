@@ -74,9 +74,12 @@ void smp_bounds_destroy(smp_bounds *bounds);
  * (`mesh` false), or head and mesh digits (true). */
 SMP_CHECK smp_status smp_bound_time(smp_bounds *bounds, const smp_job *job, bool mesh,
                                     smp_errors *errors, int64_t *bound_ps_p);
-/* Lower bound of the peak memory of exactly this job. */
-SMP_CHECK smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job,
+/* Lower bound of the peak memory of exactly this job; without `saved` activations and logits,
+ * of all jobs that share its head and mesh digits. */
+SMP_CHECK smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job, bool saved,
                                       smp_errors *errors, uint64_t *bound_bytes_p);
+/* Ranks over which the experts of an expert rank are sharded. */
+uint32_t smp_expert_shards(const smp_settings *settings);
 
 /* Exact step time and memory of a resolved job.  Simulates few micro-batches and extends
  * them when each repeats the one before it shifted in time (evaluate.c); `micro_batches_p`,
