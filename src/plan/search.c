@@ -218,22 +218,11 @@ static int64_t dominating_ps(const search *s, const smp_point *point)
     return most;
 }
 
-/* The first legal point that shares the digits below `level` with `point`. */
-static bool first_job(const search *s, smp_point point, int from, smp_job *job_p)
-{
-    do {
-        if (smp_plan_space_job(s->space, &point, job_p)) {
-            return true;
-        }
-    } while (smp_plan_space_next(s->space, &point, from, SMP_DIMS));
-    return false;
-}
-
-/* The first legal point of a mesh, if what its parameters need leaves room in memory. */
+/* Whether what the parameters of a mesh need leaves room in memory; its job. */
 static smp_status open_mesh(search *s, const smp_point *point, smp_job *job_p, bool *open_p)
 {
     uint64_t bytes = 0;
-    *open_p = first_job(s, *point, SMP_DIM_LEAF, job_p);
+    *open_p = smp_plan_space_mesh(s->space, point, job_p);
     if (!*open_p) {
         return SMP_OK;
     }
@@ -308,9 +297,13 @@ static smp_status split_head(search *s, const item *head)
 static smp_status split_mesh(search *s, const item *mesh)
 {
     smp_point point = mesh->point;
+    smp_job mesh_job;
+    if (!smp_plan_space_mesh(s->space, &point, &mesh_job)) {
+        return SMP_OK;
+    }
     do {
         smp_job job;
-        if (!smp_plan_space_job(s->space, &point, &job)) {
+        if (!smp_plan_space_leaf(s->space, &point, &mesh_job, &job)) {
             continue;
         }
         uint64_t bytes = 0;
@@ -404,9 +397,15 @@ static uint64_t count_points(const smp_plan_space *space)
     uint64_t n = 0;
     smp_point point = {{0}};
     do {
+        smp_job mesh;
         smp_job job;
-        n += smp_plan_space_job(space, &point, &job);
-    } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
+        if (!smp_plan_space_mesh(space, &point, &mesh)) {
+            continue;
+        }
+        do {
+            n += smp_plan_space_leaf(space, &point, &mesh, &job);
+        } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
+    } while (smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
     return n;
 }
 
