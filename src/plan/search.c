@@ -218,18 +218,21 @@ static int64_t dominating_ps(const search *s, const smp_point *point)
     return most;
 }
 
-/* The first legal point that shares the digits below `level` with `point`. */
-static bool first_job(const search *s, smp_point point, int from, smp_job *job_p)
+/* Whether what the parameters of a mesh need leaves room in memory; its job. */
+static smp_status open_mesh(search *s, const smp_point *point, smp_job *job_p, bool *open_p)
 {
-    do {
-        if (smp_plan_space_job(s->space, &point, job_p)) {
-            return true;
-        }
-    } while (smp_plan_space_next(s->space, &point, from, SMP_DIMS));
-    return false;
+    uint64_t bytes = 0;
+    *open_p = smp_plan_space_mesh(s->space, point, job_p);
+    if (!*open_p) {
+        return SMP_OK;
+    }
+    const smp_status st = smp_bound_memory(s->bounds, job_p, false, s->errors, &bytes);
+    *open_p = bytes <= s->limit_bytes;
+    return st;
 }
 
-/* Pushes a head with the least bound of its meshes; a head without a legal point not. */
+/* Pushes a head with the least bound of its meshes; a head without a point that may fit is
+ * dropped. */
 static smp_status push_head(search *s, const smp_point *head)
 {
     item new_item = {{INT64_MAX, smp_plan_space_code(s->space, head)}, LEVEL_HEAD, *head};
@@ -238,12 +241,16 @@ static smp_status push_head(search *s, const smp_point *head)
     do {
         smp_job job;
         int64_t bound_ps = 0;
-        if (!first_job(s, point, SMP_DIM_LEAF, &job)) {
-            continue;
+        bool open = false;
+        smp_status st = open_mesh(s, &point, &job, &open);
+        if (st == SMP_OK && open) {
+            st = smp_bound_time(s->bounds, &job, false, s->errors, &bound_ps);
         }
-        const smp_status st = smp_bound_time(s->bounds, &job, false, s->errors, &bound_ps);
         if (st != SMP_OK) {
             return st;
+        }
+        if (!open) {
+            continue;
         }
         any = true;
         if (bound_ps < new_item.bound.step_ps) {
@@ -271,13 +278,16 @@ static smp_status split_head(search *s, const item *head)
     smp_point point = head->point;
     do {
         smp_job job;
-        if (first_job(s, point, SMP_DIM_LEAF, &job)) {
-            item mesh = {{0, smp_plan_space_code(s->space, &point)}, LEVEL_MESH, point};
-            const smp_status st =
-                smp_bound_time(s->bounds, &job, true, s->errors, &mesh.bound.step_ps);
-            if (st != SMP_OK) {
-                return st;
-            }
+        bool open = false;
+        item mesh = {{0, smp_plan_space_code(s->space, &point)}, LEVEL_MESH, point};
+        smp_status st = open_mesh(s, &point, &job, &open);
+        if (st == SMP_OK && open) {
+            st = smp_bound_time(s->bounds, &job, true, s->errors, &mesh.bound.step_ps);
+        }
+        if (st != SMP_OK) {
+            return st;
+        }
+        if (open) {
             heap_push(&s->heap, &mesh);
         }
     } while (smp_plan_space_next(s->space, &point, SMP_DIM_MESH, SMP_DIM_LEAF));
@@ -287,13 +297,17 @@ static smp_status split_head(search *s, const item *head)
 static smp_status split_mesh(search *s, const item *mesh)
 {
     smp_point point = mesh->point;
+    smp_job mesh_job;
+    if (!smp_plan_space_mesh(s->space, &point, &mesh_job)) {
+        return SMP_OK;
+    }
     do {
         smp_job job;
-        if (!smp_plan_space_job(s->space, &point, &job)) {
+        if (!smp_plan_space_leaf(s->space, &point, &mesh_job, &job)) {
             continue;
         }
         uint64_t bytes = 0;
-        const smp_status st = smp_bound_memory(s->bounds, &job, s->errors, &bytes);
+        const smp_status st = smp_bound_memory(s->bounds, &job, true, s->errors, &bytes);
         if (st != SMP_OK) {
             return st;
         }
@@ -383,9 +397,15 @@ static uint64_t count_points(const smp_plan_space *space)
     uint64_t n = 0;
     smp_point point = {{0}};
     do {
+        smp_job mesh;
         smp_job job;
-        n += smp_plan_space_job(space, &point, &job);
-    } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
+        if (!smp_plan_space_mesh(space, &point, &mesh)) {
+            continue;
+        }
+        do {
+            n += smp_plan_space_leaf(space, &point, &mesh, &job);
+        } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
+    } while (smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
     return n;
 }
 
@@ -516,7 +536,7 @@ static smp_status try_lean(const smp_plan *plan, smp_bounds *bounds,
     if (!smp_plan_space_job(space, point, &candidate.job)) {
         return SMP_OK;
     }
-    smp_status st = smp_bound_memory(bounds, &candidate.job, errors, &bytes);
+    smp_status st = smp_bound_memory(bounds, &candidate.job, true, errors, &bytes);
     if (st != SMP_OK || (bytes > limit && bytes - limit > best->excess_bytes)) {
         return st;
     }

@@ -181,7 +181,7 @@ static void test_bounds(void **state)
             const sample *a = &all.at[i];
             check_ok(smp_bound_time(bounds, &a->job, false, s.errors, &head), s.errors);
             check_ok(smp_bound_time(bounds, &a->job, true, s.errors, &mesh), s.errors);
-            check_ok(smp_bound_memory(bounds, &a->job, s.errors, &bytes), s.errors);
+            check_ok(smp_bound_memory(bounds, &a->job, true, s.errors, &bytes), s.errors);
             assert_true(head > 0 && head <= mesh);
             assert_true(mesh <= a->report.step_ps);
             assert_true(bytes <= a->report.memory.peak_bytes);
