@@ -51,7 +51,7 @@ typedef struct smp_apart_run_input {
 typedef struct smp_apart_result {
     int64_t end_ps;
     uint32_t last;           /* rank that ends last, the lowest of equals */
-    smp_apart_wait *waits;   /* by communicator name; owned by the smp_apart, until its next run */
+    smp_apart_wait *waits;   /* by communicator name; the smp_apart's, until its next run */
     uint32_t n_wait;
 } smp_apart_result;
 

@@ -27,7 +27,7 @@ typedef struct lane {
     uint32_t queue0[STREAMS + 1];
     uint32_t head[STREAMS];      /* in queue */
     uint32_t stream_task[STREAMS]; /* number of the last one taken, or SMP_APART_NONE */
-    uint32_t *wait0;             /* by number: its waits in its pattern, as place + 1; 0: none */
+    uint32_t *wait0;             /* by number: its first wait, as index + 1; 0: none */
     uint32_t *uses;              /* by number: waits on it that are ahead, and its stream */
     uint32_t *slot;              /* by number, once taken; SMP_APART_NONE before */
     uint32_t *sequence;          /* by number, of a collective on its communicator */

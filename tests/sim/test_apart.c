@@ -317,14 +317,11 @@ static void factors_are_lognormal(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(merged_is_apart),
-        cmocka_unit_test(equals_the_engine_with_an_actor_for_each_rank),
-        cmocka_unit_test(random_factors_belong_to_rank_and_task),
-        cmocka_unit_test(jitter_slows_down),
-        cmocka_unit_test(factors_are_lognormal),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(merged_is_apart),
+    cmocka_unit_test(equals_the_engine_with_an_actor_for_each_rank),
+    cmocka_unit_test(random_factors_belong_to_rank_and_task),
+    cmocka_unit_test(jitter_slows_down),
+    cmocka_unit_test(factors_are_lognormal),
+};
+CHECK_MAIN(tests)
