@@ -19,11 +19,12 @@ typedef struct smp_failures {
 /* Useful share of the time when `interval_s` of work lie between checkpoints:
  *   interval / (M e^(R/M) (e^((interval + C)/M) - 1)),  M = mtbf, C = save, R = restart
  * [Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps",
- * eq. 20 without its approximation]. */
+ * the model with failures during saves and restarts]. */
 double smp_failures_goodput(const smp_failures *failures, double interval_s);
 /* First order: sqrt(2 C M) [Young 1974]. */
 double smp_failures_young_s(const smp_failures *failures);
-/* Higher order [Daly 2006, eq. 37]; M where C >= 2 M. */
+/* Higher order [Daly 2006]: sqrt(2 C M) (1 + sqrt(x) / 3 + x / 9) - C with x = C / 2M; M where
+ * C >= 2 M. */
 double smp_failures_daly_s(const smp_failures *failures);
 /* The interval of highest goodput: 1 - t/M = e^(-(t + C)/M), so
  * t = M (1 + W(-e^(-1 - C/M))), W the principal branch of Lambert's function. */

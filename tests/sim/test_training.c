@@ -65,6 +65,21 @@ static void rules_of_first_order(void **state)
     assert_true(smp_failures_daly_s(&hopeless) == 10); /* his bound: no better than M */
 }
 
+/* Intervals that Daly gives with his figures 3 to 5, for dumps of five minutes. */
+static void published_intervals(void **state)
+{
+    (void)state;
+    static const struct { double mtbf_min, interval_min, tolerance; } cases[] = {
+        {24 * 60, 117, 0.5}, {6 * 60, 57, 0.5}, {15, 9.1, 0.05}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const smp_failures f = {.mtbf_s = 60 * cases[i].mtbf_min, .save_s = 300,
+                                .restart_s = 600};
+        assert_true(fabs(smp_failures_daly_s(&f) / 60 - cases[i].interval_min) <
+                    cases[i].tolerance);
+        check_rel(smp_failures_best_s(&f) / 60, cases[i].interval_min, 0.02);
+    }
+}
+
 /* Without failures worth the name only saving costs; with more of anything, goodput falls. */
 static void limits_of_goodput(void **state)
 {
@@ -223,6 +238,7 @@ static void bad_options_are_named(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(best_interval_is_best),
     cmocka_unit_test(rules_of_first_order),
+    cmocka_unit_test(published_intervals),
     cmocka_unit_test(limits_of_goodput),
     cmocka_unit_test(simulation_agrees),
     cmocka_unit_test(simulation_prefers_the_best_interval),
