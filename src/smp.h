@@ -539,6 +539,20 @@ SMP_CHECK smp_status smp_simulation_print_with(const smp_simulation *simulation,
  * 4096 combinations. */
 SMP_CHECK smp_status smp_sweep_print(const smp_job *job, const char *const *axes, size_t n_axis,
                                      bool json, FILE *stream, smp_errors *errors);
+/* An epoch over sequences of varying length: for each policy of filling up (max_length,
+ * longest, bucket:N) padding waste, number of programs, what compiling them costs, and the
+ * time in all.  `job` is not resolved; its seq_len is the longest there is. */
+typedef struct smp_lengths_options {
+    const char *lengths;     /* a file of whole numbers, lognormal:MEAN,SD or uniform:A,B */
+    const char *const *pads; /* none: max_length, longest and bucket:512 */
+    size_t n_pad;
+    uint64_t sequences;      /* 0: all of a file, 128 steps of a distribution */
+    uint64_t seed;
+    double compile_s;        /* of one program; negative: by estimate */
+} smp_lengths_options;
+void smp_lengths_options_init(smp_lengths_options *options);
+SMP_CHECK smp_status smp_lengths_print(const smp_job *job, const smp_lengths_options *options,
+                                       bool json, FILE *stream, smp_errors *errors);
 /* What the largest costs rest on: formula, figures, citations. */
 SMP_CHECK smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream,
                                             smp_errors *errors);

@@ -16,6 +16,8 @@ typedef struct options {
     const char *trace, *memory_plot, *timeline_plot;
     smp_what_if_options what_if;
     cli_list slow_ranks, slow_links;
+    smp_lengths_options lengths;
+    cli_list pads;
 } options;
 
 static const cli_option table[] = {
@@ -61,6 +63,16 @@ static const cli_option table[] = {
             "steps between checkpoints; default: the best"),
     CLI_DOUBLE("tokens", 0, "N", options, what_if.tokens,
                "days, GPU hours and money to train on N tokens"),
+    CLI_HEADING("Sequences of varying length"),
+    CLI_TEXT("lengths", 0, "FILE|DIST", options, lengths.lengths,
+             "an epoch over sequences of these lengths: a file of whole numbers, "
+             "lognormal:MEAN,SD or uniform:A,B"),
+    CLI_LIST("pad", 0, "POLICY", options, pads,
+             "max_length, longest or bucket:N; may be repeated; default: each of them"),
+    CLI_U64("sequences", 0, "N", options, lengths.sequences,
+            "of the epoch; default: all of the file, or 128 steps"),
+    CLI_DOUBLE("compile-time", 0, "S", options, lengths.compile_s,
+               "for one program; default: the host issues every task once"),
     CLI_HEADING("Files"),
     CLI_TEXT("trace", 't', "FILE", options, trace,
              "Chrome trace JSON: open it in ui.perfetto.dev; - is standard output"),
@@ -85,6 +97,7 @@ static const char *const examples[] = {
     "smp-sim plan.json --trace trace.json --memory-plot memory.svg",
     "smp-sim plan.json --jitter 0.05 --rank-spread 0.01 --slow-rank 17:1.3",
     "smp-sim plan.json --mtbf 50000 --tokens 15e12 # failures, days and money",
+    "smp-sim plan.json --lengths lognormal:900,700 --pad longest --pad bucket:256",
     "smp-sim plan.json --explain                  # which figures it rests on",
     "smp-sim plan.json --allocation 31.31GiB      # which tensor is that?",
     "smp-sim --model gpt2 --describe --json",
@@ -227,6 +240,11 @@ static smp_status simulate(const options *o, const char *plan_path, smp_errors *
         cli_inputs_free(&inputs);
         return status;
     }
+    if (o->lengths.lengths) {
+        status = smp_lengths_print(&inputs.job, &o->lengths, o->json, stdout, errors);
+        cli_inputs_free(&inputs);
+        return status;
+    }
     smp_job_default_batch(&inputs.job);
     status = smp_job_resolve(&inputs.job, errors);
     if (status == SMP_OK) {
@@ -245,11 +263,15 @@ int main(int argc, char **argv)
     cli_list operands = {0};
     bool done = false;
     smp_what_if_options_init(&o.what_if);
+    smp_lengths_options_init(&o.lengths);
     smp_status status = cli_parse(&program, argc, argv, &o, &operands, errors, &done);
     o.what_if.slow_ranks = o.slow_ranks.values;
     o.what_if.n_slow_rank = o.slow_ranks.count;
     o.what_if.slow_links = o.slow_links.values;
     o.what_if.n_slow_link = o.slow_links.count;
+    o.lengths.seed = o.what_if.seed;
+    o.lengths.pads = o.pads.values;
+    o.lengths.n_pad = o.pads.count;
     if (status == SMP_OK && !done) {
         const char *plan_path = operands.count > 0 ? operands.values[0] : NULL;
         status = o.describe ? describe(&o, errors) : simulate(&o, plan_path, errors);
@@ -258,6 +280,7 @@ int main(int argc, char **argv)
     cli_list_free(&o.sweep);
     cli_list_free(&o.slow_ranks);
     cli_list_free(&o.slow_links);
+    cli_list_free(&o.pads);
     cli_list_free(&operands);
     int exit_status = cli_end(program.name, errors);
     return exit_status != 0 ? exit_status : (int)status;
