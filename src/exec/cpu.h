@@ -92,6 +92,16 @@ static inline float smp_expf(float x)
     return p * power.f;
 }
 
+/* Where in its sequence the document of a token begins; tokens of the launch's micro-batch. */
+static inline uint64_t smp_begin_of(const smp_cpu *cpu, const smp_launch *l, uint64_t token)
+{
+    const smp_job *job = cpu->rank->job;
+    uint64_t tokens = job->settings.micro_batch * job->batch.seq_len;
+    const int32_t *begins = cpu->rank->rows.begins;
+
+    return begins ? (uint64_t)begins[l->micro_batch * tokens + token] : 0;
+}
+
 /* Scale of the logits of attention: the model's, or 1 / sqrt(head_dim). */
 float smp_attention_scale(const smp_block *block, uint64_t head_dim);
 
