@@ -31,7 +31,7 @@ sources() {
 layers() {
     sources | grep '^src/' | xargs grep -n '^ *# *include *"' | awk -F: '
         BEGIN {
-            n = split("base model mesh step exec cost sim plan compare", name, " ")
+            n = split("base data model mesh step exec cost sim plan compare", name, " ")
             for (i = 1; i <= n; i++) { level[name[i]] = i }
         }
         {

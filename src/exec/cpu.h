@@ -48,6 +48,7 @@ void smp_product(bool a_transposed, bool b_transposed, uint64_t m, uint64_t n, u
                  uint64_t ldc);
 
 void smp_set_blas_threads(uint32_t threads); /* of the process */
+double smp_cpu_peak(smp_device *device);     /* peak.c */
 
 /* ---- vector code ---- */
 

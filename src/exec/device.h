@@ -12,6 +12,8 @@
 #ifndef SMP_EXEC_DEVICE_H
 #define SMP_EXEC_DEVICE_H
 
+#include "exec/init_rules.h"
+
 #include "step/program.h"
 
 enum { SMP_MAX_OPERANDS = 8 };
@@ -50,6 +52,7 @@ typedef struct smp_rank {
     const smp_job *job;        /* resolved */
     const smp_program *program;
     smp_hyper hyper;
+    const smp_init_rules *init_rules; /* NULL: the family's values */
     smp_rows rows;             /* of the step that runs */
     uint32_t rank, tensor, tensor_rank, data_rank, data_ranks;
     uint32_t copies;           /* ranks that hold the same gradient after its reduction,
@@ -102,6 +105,8 @@ typedef struct smp_device_ops {
     smp_status (*sync)(smp_device *device, smp_errors *errors);
     /* optional: NULL means that every operation and dtype runs */
     bool (*supports)(const smp_device *device, const smp_task *task);
+    /* FLOP/s of a large product, measured now; NULL: unknown */
+    double (*peak)(smp_device *device);
 } smp_device_ops;
 
 extern const smp_device_ops smp_device_cpu;
