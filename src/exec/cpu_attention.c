@@ -76,18 +76,24 @@ static head make_head(const smp_cpu *cpu, const smp_launch *l, const void *qkv,
     return h;
 }
 
+/* Query i sees keys j <= i of its document, in a window those with i - j < window. */
+static uint64_t first_seen(const head *h, uint64_t i)
+{
+    uint64_t first = h->window > 0 && i + 1 > h->window ? i + 1 - h->window : 0;
+    uint64_t begin = smp_begin_of(h->cpu, h->launch, h->sample * h->seq + i);
+
+    return begin > first ? begin : first;
+}
+
 /* First key that a query of the block sees, on a boundary of blocks of keys. */
 static uint64_t first_key(const head *h, uint64_t i0)
 {
-    uint64_t first = h->window > 0 && i0 + 1 > h->window ? i0 + 1 - h->window : 0;
-
-    return first / KEYS * KEYS;
+    return first_seen(h, i0) / KEYS * KEYS;
 }
 
-/* Query i sees keys j <= i, in a window those with i - j < window. */
 static void mask_row(const head *h, uint64_t i, tile b, float *row)
 {
-    uint64_t first = h->window > 0 && i + 1 > h->window ? i + 1 - h->window : 0;
+    uint64_t first = first_seen(h, i);
 
     for (uint64_t j = b.j0; j < b.j0 + b.keys && j < first; j++) {
         row[j - b.j0] = -INFINITY;
@@ -136,7 +142,7 @@ static void throw_dice(const head *h, tile b, float *factor)
 
 static bool drops(const head *h)
 {
-    return h->launch->block->attention.dropout > 0;
+    return h->launch->block->attention.dropout > 0 && !h->cpu->rank->rows.evaluating;
 }
 
 /* ---- forward ---- */
@@ -407,12 +413,13 @@ void smp_cpu_softmax(const smp_cpu *cpu, const smp_launch *l)
     smp_dtype t = (smp_dtype)l->task->dtype;
     float *row = smp_heap_alloc(seq, sizeof *row);
 
-    (void)cpu;
     for (uint64_t i = 0; i < rows; i++) {
-        uint64_t last = i % seq;
+        uint64_t last = i % seq, sample = i / (rows / cpu->rank->job->settings.micro_batch);
         uint64_t first = window > 0 && last + 1 > window ? last + 1 - window : 0;
+        uint64_t begin = smp_begin_of(cpu, l, sample * seq + last);
         float max = -INFINITY, sum = 0;
 
+        first = begin > first ? begin : first;
         smp_load(row, l->at[0], t, i * seq, seq);
         for (uint64_t j = first; j <= last; j++) {
             max = row[j] > max ? row[j] : max;

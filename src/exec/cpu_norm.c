@@ -245,8 +245,9 @@ static void rotate(const smp_cpu *cpu, const smp_launch *l, float sign)
 
     for (uint64_t i = 0; i < tokens * n_head; i++) {
         uint64_t token = i / n_head, first = token * width + i % n_head * d;
-        const float *c = cpu->cosines + token % seq * half;
-        const float *s = cpu->sines + token % seq * half;
+        uint64_t position = token % seq - smp_begin_of(cpu, l, token);
+        const float *c = cpu->cosines + position * half;
+        const float *s = cpu->sines + position * half;
 
         smp_load(scratch, l->at[0], t, first, 2 * half);
         for (uint64_t j = 0; j < half; j++) {

@@ -115,6 +115,12 @@ void smp_cpu_scalars(const smp_cpu *cpu, const smp_launch *l)
     double norm = sqrt(squares) / scale;
     bool overflow = sums[SMP_SUM_OVERFLOW] > 0 || !isfinite(norm);
 
+    if (rank->rows.evaluating) { /* nothing but the loss changes */
+        state[SMP_SCALAR_SKIP] = 1.0f;
+        state[SMP_SCALAR_LOSS] = sums[SMP_SUM_LOSS] / (float)rank->job->world;
+        return;
+    }
+
     if (hyper->clip > 0 && hyper->clip < norm + 1e-6) {
         clip = hyper->clip / (norm + 1e-6);
     }
