@@ -288,25 +288,25 @@ static uint8_t add_exchange(experts *x, smp_names names, uint8_t in, uint8_t out
                                     false);
 
     node->in[1] = x->layout;
-    set_dims(node, back ? got : sent, back ? sent : got, smp_mul(busiest, h), 0, 0, 0);
+    set_dims(node, back ? got : sent, back ? sent : got, smp_mul(busiest, h), back, 0, 0);
     return out;
 }
 
-/* Rows by source rank to rows by expert, or back; nothing to do for one expert whose rows
- * come without gaps. */
+/* Rows by source rank to rows by expert, or back; nothing to do for rows of one source, and
+ * for one expert whose rows come without gaps. */
 static uint8_t add_sort(experts *x, smp_names names, const char *name, const char *grad,
-                        uint8_t in, uint64_t gathered)
+                        uint8_t in, uint64_t gathered, bool back)
 {
     uint64_t bound = smp_mul(x->z.bound, gathered);
     uint8_t out;
     smp_node *node;
 
-    if (x->z.experts == 1 && gathered == 1) {
+    if (x->parts == 1 || (x->z.experts == 1 && gathered == 1)) {
         return in;
     }
     out = add_tensor(x->g, name, grad, row_bytes(x, bound));
     node = add_node(x->g, SMP_OP_SORT_ROWS, names, in, x->layout, out, SMP_NO_TENSOR);
-    set_dims(node, bound, smp_mul(x->z.expected, gathered), x->low->hidden, 0, 0, 0);
+    set_dims(node, bound, smp_mul(x->z.expected, gathered), x->low->hidden, back, 0, 0);
     return out;
 }
 
@@ -322,6 +322,7 @@ static smp_node *add_grouped(experts *x, smp_names names, uint8_t in, uint8_t ou
     node->exclusive = x->beside;
     set_dims(node, smp_mul(x->z.bound, gathered), smp_mul(x->z.expected, gathered), width,
              depth, x->z.experts, 0);
+    node->dims[6] = n_weight;
     return node;
 }
 
@@ -461,9 +462,11 @@ static uint8_t add_by_rows(experts *x, uint8_t in, uint8_t *shared_p)
                        elems, false);
         rows = other;
     }
-    rows = add_sort(x, NAMES("moe.sort"), "moe.sorted", "d.moe.sorted", rows, gathered);
+    rows = add_sort(x, NAMES("moe.sort"), "moe.sorted", "d.moe.sorted", rows, gathered,
+                    false);
     rows = add_experts(x, rows, gathered);
-    rows = add_sort(x, NAMES("moe.unsort"), "moe.unsorted", "d.moe.unsorted", rows, gathered);
+    rows = add_sort(x, NAMES("moe.unsort"), "moe.unsorted", "d.moe.unsorted", rows,
+                    gathered, true);
     if (gathered > 1) {
         other = TENSOR(x->g, "moe.summed", row_bytes(x, x->z.bound));
         add_collective(x, SMP_OP_REDUCE_SCATTER, NAMES("moe.scatter"), SMP_NODE_TENSOR, rows,
