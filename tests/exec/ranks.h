@@ -33,6 +33,8 @@ typedef struct training {
     bool async;
     uint32_t steps;
     double lr;
+    uint32_t dealt;                      /* one rank, micro-batch by micro-batch in turn what
+                                            each of so many data ranks would have; 0: not */
     trained *out;
     pthread_mutex_t lock;                /* of out */
 } training;
@@ -122,8 +124,15 @@ static inline void fill_tokens(const rank_of *r, uint64_t step, int32_t *ids, in
     uint64_t n = job->micro_batches * job->settings.micro_batch;
 
     for (uint64_t i = 0; i < n * seq; i++) {
-        uint64_t sequence = i / seq * rank->data_ranks + rank->data_rank;
+        uint64_t local = i / seq, ranks = rank->data_ranks, of = rank->data_rank;
+        uint64_t batch = job->settings.micro_batch, sequence;
 
+        if (r->t->dealt > 0) {
+            ranks = r->t->dealt;
+            of = local / batch % ranks;
+            local = local / batch / ranks * batch + local % batch;
+        }
+        sequence = local * ranks + of;
         ids[i] = token_at(step, sequence, i % seq, vocab);
         targets[i] = token_at(step, sequence, i % seq + 1, vocab);
     }
@@ -248,12 +257,12 @@ static inline void run_ranks(training *t, const char *what)
 
 /* Trains `config` under `settings`, which must be legal; the result is freed by
  * trained_free.  A global batch has 8 sequences of 16 tokens. */
-static inline trained train_job(const char *config, const char *settings, uint32_t ranks,
-                                bool async, uint32_t steps, double lr)
+static inline trained train_dealt(const char *config, const char *settings, uint32_t ranks,
+                                  bool async, uint32_t steps, double lr, uint32_t dealt)
 {
     tiny t;
     trained out = { .gap = INFINITY };
-    training run = { .async = async, .steps = steps, .lr = lr, .out = &out };
+    training run = { .async = async, .steps = steps, .lr = lr, .dealt = dealt, .out = &out };
     smp_mesh *mesh = NULL;
 
     tiny_open(&t, config, ranks, 16, 8);
@@ -277,6 +286,12 @@ static inline trained train_job(const char *config, const char *settings, uint32
     smp_mesh_destroy(mesh);
     tiny_close(&t);
     return out;
+}
+
+static inline trained train_job(const char *config, const char *settings, uint32_t ranks,
+                                bool async, uint32_t steps, double lr)
+{
+    return train_dealt(config, settings, ranks, async, steps, lr, 0);
 }
 
 static inline void trained_free(trained *t)
