@@ -514,12 +514,58 @@ const smp_report *smp_simulation_report(const smp_simulation *simulation);
  * settings and the report). */
 SMP_CHECK smp_status smp_simulation_print(const smp_simulation *simulation, bool json,
                                           FILE *stream, smp_errors *errors);
+/* Questions about a simulated step beyond its report.  smp_what_if_options_init fills in the
+ * defaults; what is NULL, 0 or false is not asked. */
+typedef struct smp_what_if_options {
+    /* every rank an actor of its own, with noise */
+    bool ranks_apart;          /* also without any noise */
+    const char *jitter;        /* "CV", "KERNEL_CV,COLLECTIVE_CV" or "profile" */
+    double rank_spread;        /* CV of a lasting factor of each rank */
+    const char *const *slow_ranks; /* "RANK:FACTOR" on the kernels of a rank */
+    size_t n_slow_rank;
+    const char *const *slow_links; /* "RANK:FACTOR" on collectives that it takes part in */
+    size_t n_slow_link;
+    uint64_t seed;             /* of the first run */
+    uint32_t runs;             /* one more seed each */
+    /* failures and checkpoints */
+    double mtbf_h;             /* of one GPU, in hours */
+    double save_s, load_s, restart_s; /* negative: by estimate */
+    uint64_t checkpoint_every; /* steps; 0: the best */
+    /* a training run */
+    double tokens;
+} smp_what_if_options;
+void smp_what_if_options_init(smp_what_if_options *options);
+
+typedef struct smp_what_ifs smp_what_ifs; /* the answers */
+SMP_CHECK smp_status smp_what_ifs_find(const smp_simulation *simulation,
+                                       const smp_what_if_options *options, smp_errors *errors,
+                                       smp_what_ifs **what_ifs_p);
+void smp_what_ifs_destroy(smp_what_ifs *what_ifs);
+/* As smp_simulation_print, with the answers (or NULL) behind. */
+SMP_CHECK smp_status smp_simulation_print_with(const smp_simulation *simulation,
+                                               const smp_what_ifs *what_ifs, bool json,
+                                               FILE *stream, smp_errors *errors);
+
 /* What-ifs: simulates every combination of values on top of `job`, which is not resolved.
  * An axis is "key=a,b,c": a setting, or seq_len, global_batch.  Prints one row each, in the
  * order of the product; a combination that breaks a rule is a row with the reason.  At most
  * 4096 combinations. */
 SMP_CHECK smp_status smp_sweep_print(const smp_job *job, const char *const *axes, size_t n_axis,
                                      bool json, FILE *stream, smp_errors *errors);
+/* An epoch over sequences of varying length: for each policy of filling up (max_length,
+ * longest, bucket:N) padding waste, number of programs, what compiling them costs, and the
+ * time in all.  `job` is not resolved; its seq_len is the longest there is. */
+typedef struct smp_lengths_options {
+    const char *lengths;     /* a file of whole numbers, lognormal:MEAN,SD or uniform:A,B */
+    const char *const *pads; /* none: max_length, longest and bucket:512 */
+    size_t n_pad;
+    uint64_t sequences;      /* 0: all of a file, 128 steps of a distribution */
+    uint64_t seed;
+    double compile_s;        /* of one program; negative: by estimate */
+} smp_lengths_options;
+void smp_lengths_options_init(smp_lengths_options *options);
+SMP_CHECK smp_status smp_lengths_print(const smp_job *job, const smp_lengths_options *options,
+                                       bool json, FILE *stream, smp_errors *errors);
 /* What the largest costs rest on: formula, figures, citations. */
 SMP_CHECK smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream,
                                             smp_errors *errors);

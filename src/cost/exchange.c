@@ -102,16 +102,16 @@ void smp_cost_exchange_task(const smp_cluster *cluster, const smp_profile *profi
                             smp_cost *cost_p)
 {
     const uint64_t *d = task->dims;
-    if (d[3] == 0 || d[5] == 0 || placement->ranks < 2 || cluster->link == SMP_LINK_MEMORY) {
+    if (d[4] == 0 || d[5] == 0 || placement->ranks < 2 || cluster->link == SMP_LINK_MEMORY) {
         smp_cost_exchange(cluster, profile, placement, smp_task_bytes(task), cost_p);
         return;
     }
     /* the busiest rank has as many more rows as its part says */
-    const double rows = (double)d[3] * (double)(d[5] & UINT32_MAX) * (double)d[4];
+    const double rows = (double)d[4] * (double)(d[5] & UINT32_MAX) * (double)d[6];
     const double more = (double)d[2] / rows;
     const smp_dispatch dispatch = {
-        .tokens = (uint64_t)((double)d[3] * more + 0.5),
-        .hidden = d[4],
+        .tokens = (uint64_t)((double)d[4] * more + 0.5),
+        .hidden = d[6],
         .top_k = d[5] & UINT32_MAX,
         .ranks = placement->ranks,
         .nodes = placement->nodes,
@@ -120,7 +120,7 @@ void smp_cost_exchange_task(const smp_cluster *cluster, const smp_profile *profi
         .most_nodes = d[7] > 1 ? (uint32_t)((d[5] >> 32) * smp_ceil_div(placement->nodes, d[7]))
                                : 0,
         .multiprocessors = DISPATCH_UNITS,
-        .combine = d[6] != 0,
+        .combine = d[3] != 0,
     };
     smp_cost_dispatch(cluster, profile, &dispatch, cost_p);
     cost_p->extrapolated = cost_p->extrapolated || placement->nodes > DISPATCH_NODES;

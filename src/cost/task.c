@@ -212,11 +212,12 @@ static void apply_experts_fit(const smp_fit *fit, const smp_task *task, smp_cost
 {
     const uint64_t *d = task->dims;
     const bool forward = task->op == SMP_OP_GROUPED_MATMUL;
-    const double local = (double)d[4];
-    const double at[] = {(double)d[1] / local, local, (double)d[6], (double)d[5]};
     if (d[1] == 0 || d[6] == 0) {
         return;
     }
+    const double local = (double)d[4];
+    const double wide = (double)smp_mul(d[2], d[3]) / (double)d[6]; /* hidden x ffn */
+    const double at[] = {(double)d[1] / local, local, wide, (double)d[5]};
     smp_fit_apply(fit, at, cost);
     cost->spread *= forward ? 1.0 : 1.5;
     cost->unverified = !forward;

@@ -293,32 +293,31 @@ static uint8_t add_exchange(experts *x, smp_names names, uint8_t in, uint8_t out
                                     false);
 
     node->in[1] = x->layout;
-    set_dims(node, back ? got : sent, back ? sent : got, smp_mul(busiest, h), 0, 0, 0);
+    set_dims(node, back ? got : sent, back ? sent : got, smp_mul(busiest, h), back, 0, 0);
     if (x->low->set->moe_dispatch_kernels == SMP_DISPATCH_DEEPEP) {
-        node->dims[3] = x->z.tokens;
-        node->dims[4] = h;
+        node->dims[4] = x->z.tokens;
         node->dims[5] = x->moe->top_k | (uint64_t)x->moe->topk_groups << 32;
-        node->dims[6] = back;
+        node->dims[6] = h;
         node->dims[7] = x->moe->groups > 0 ? x->moe->groups : 1;
     }
     return out;
 }
 
-/* Rows by source rank to rows by expert, or back; nothing to do for one expert whose rows
- * come without gaps. */
+/* Rows by source rank to rows by expert, or back; nothing to do for rows of one source, and
+ * for one expert whose rows come without gaps. */
 static uint8_t add_sort(experts *x, smp_names names, const char *name, const char *grad,
-                        uint8_t in, uint64_t gathered)
+                        uint8_t in, uint64_t gathered, bool back)
 {
     uint64_t bound = smp_mul(x->z.bound, gathered);
     uint8_t out;
     smp_node *node;
 
-    if (x->z.experts == 1 && gathered == 1) {
+    if (x->parts == 1 || (x->z.experts == 1 && gathered == 1)) {
         return in;
     }
     out = add_tensor(x->g, name, grad, row_bytes(x, bound));
     node = add_node(x->g, SMP_OP_SORT_ROWS, names, in, x->layout, out, SMP_NO_TENSOR);
-    set_dims(node, bound, smp_mul(x->z.expected, gathered), x->low->hidden, 0, 0, 0);
+    set_dims(node, bound, smp_mul(x->z.expected, gathered), x->low->hidden, back, 0, 0);
     return out;
 }
 
@@ -334,8 +333,8 @@ static smp_node *add_grouped(experts *x, smp_names names, uint8_t in, uint8_t ou
     node->exclusive = x->beside;
     set_dims(node, smp_mul(x->z.bound, gathered), smp_mul(x->z.expected, gathered), width,
              depth, x->z.experts, 0);
-    node->dims[6] = smp_mul(x->low->hidden, x->z.ffn);
     node->dims[5] = x->low->expert;
+    node->dims[6] = n_weight;
     node->dims[7] = 1;
     return node;
 }
@@ -472,9 +471,11 @@ static uint8_t add_by_rows(experts *x, uint8_t in, uint8_t *shared_p)
                        elems, false);
         rows = other;
     }
-    rows = add_sort(x, NAMES("moe.sort"), "moe.sorted", "d.moe.sorted", rows, gathered);
+    rows = add_sort(x, NAMES("moe.sort"), "moe.sorted", "d.moe.sorted", rows, gathered,
+                    false);
     rows = add_experts(x, rows, gathered);
-    rows = add_sort(x, NAMES("moe.unsort"), "moe.unsorted", "d.moe.unsorted", rows, gathered);
+    rows = add_sort(x, NAMES("moe.unsort"), "moe.unsorted", "d.moe.unsorted", rows,
+                    gathered, true);
     if (gathered > 1) {
         other = TENSOR(x->g, "moe.summed", row_bytes(x, x->z.bound));
         add_collective(x, SMP_OP_REDUCE_SCATTER, NAMES("moe.scatter"), SMP_NODE_TENSOR, rows,

@@ -67,7 +67,7 @@ static smp_task product_of(const smp_experts *layer, smp_op op, bool down)
     const uint64_t k = down ? layer->ffn : layer->hidden;
     smp_task task = task_of(op);
     const uint64_t dims[SMP_MAX_DIMS] = {2 * rows, rows, n, k, layer->experts / layer->ep,
-                                         layer->ep, layer->hidden * layer->ffn, 1};
+                                         layer->ep, down ? 1 : 2, 1};
     memcpy(task.dims, dims, sizeof dims);
     return task;
 }
@@ -260,8 +260,8 @@ static void fused_kernels_send_tokens_once(void **state)
     const uint64_t tokens = 8192, h = 7168;
     smp_task rows = exchange_of(tokens * 8 * h);
     smp_task fused = rows;
-    fused.dims[3] = tokens;
-    fused.dims[4] = h;
+    fused.dims[4] = tokens;
+    fused.dims[6] = h;
     fused.dims[5] = 8;
     const smp_cost cost = cost_of(&m, &fused);
     const smp_dispatch dispatch = {.tokens = tokens, .hidden = h, .top_k = 8, .ranks = 32,
