@@ -106,6 +106,18 @@ static item heap_pop(heap *h)
     return top;
 }
 
+/* By how much whole models on every rank, which delayed_init=false makes first, are over the
+ * memory of a host, whatever the other settings: no configuration has a smaller excess. */
+static uint64_t host_excess(const smp_job *job)
+{
+    const smp_cluster *cluster = job->cluster;
+    const uint32_t ranks =
+        cluster->gpus < cluster->gpus_per_node ? cluster->gpus : cluster->gpus_per_node;
+    const uint64_t bytes = smp_mul(smp_mul(4, smp_model_parameters(job->model)), ranks);
+    const uint64_t there = (uint64_t)cluster->host_memory_bytes.value;
+    return !job->settings.delayed_init && bytes > there ? bytes - there : 0;
+}
+
 /* ----------------------------------------------------------------- the plans */
 
 static uint32_t top_of(const smp_plan *plan)
@@ -444,7 +456,9 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     const uint64_t points = count_points(s.space);
     plan->info.enumerated += points;
     const uint64_t before = plan->info.evaluated;
-    smp_status st = plan->options.prune ? best_first(&s) : every_point(&s);
+    smp_status st = !plan->options.prune       ? every_point(&s)
+                    : host_excess(job) > 0 ? SMP_OK /* nothing fits */
+                                               : best_first(&s);
     merge(&s);
     if (st == SMP_OK && plan->options.front && plan->options.prune) {
         st = find_front(&s);
@@ -539,6 +553,10 @@ static smp_status try_lean(const smp_plan *plan, smp_bounds *bounds,
     smp_status st = smp_bound_memory(bounds, &candidate.job, true, errors, &bytes);
     if (st != SMP_OK || (bytes > limit && bytes - limit > best->excess_bytes)) {
         return st;
+    }
+    if (best->any && bytes >= best->found.report.memory.peak_bytes &&
+        best->excess_bytes <= host_excess(space->job)) {
+        return st; /* neither less over the limit nor leaner */
     }
     st = smp_evaluate(&candidate.job, false, errors, &candidate.report, NULL);
     const uint64_t excess = smp_report_excess(&candidate.report, plan->options.margin_frac);
