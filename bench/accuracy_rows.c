@@ -27,24 +27,27 @@
  * components/loss.py, Megatron core/tensor_parallel/cross_entropy.py (both .float()), torchtune
  * modules/loss (chunks one by one). */
 static const stack stacks[] = {
-    {.name = "fsdp1", .flash2 = true},
-    {.name = "fsdp2", .settings = {"reduce_dtype=fp32"}, .sequence_parallel = true,
-     .flash2 = true, .fp32_loss = true},
-    {.name = "megatron", .settings = {"reduce_dtype=fp32"}, .last = true,
-     .sequence_parallel = true, .fp32_loss = true},
-    {.name = "megatron-2021", .settings = {"reduce_dtype=fp32"}, .last = true,
+    {.name = "fsdp1", .settings = {"stack=fsdp1", "reduce_dtype=fp32"}},
+    /* llm-foundry's submit_benchmarks.py: --attn_impl triton */
+    {.name = "llm-foundry",
+     .settings = {"stack=fsdp1", "reduce_dtype=fp32", "attention_kernel=triton"}},
+    {.name = "fsdp2", .settings = {"stack=fsdp2"}, .sequence_parallel = true},
+    {.name = "megatron", .settings = {"stack=megatron"}, .last = true,
+     .sequence_parallel = true},
+    {.name = "megatron-2021", .settings = {"stack=megatron"}, .last = true,
      .naive_attention = true, .dropout = 0.1},
-    {.name = "internevo", .settings = {"reduce_dtype=bf16"}, .last = true},
-    {.name = "deepspeed", .settings = {"precision=fp16", "reduce_dtype=fp16"},
+    {.name = "internevo", .settings = {"stack=deepspeed"}, .last = true},
+    {.name = "deepspeed", .settings = {"stack=deepspeed", "precision=fp16"},
      .naive_attention = true, .dropout = 0.1},
-    {.name = "llm.c", .settings = {"reduce_dtype=bf16"}, .last = true, .vocab_multiple = 128},
-    {.name = "torchtune", .settings = {"master=bf16", "reduce_dtype=bf16"}, .last = true,
-     .fp32_loss = true},
+    {.name = "llm.c", .settings = {"reduce_dtype=bf16", "attention_kernel=flash2"},
+     .last = true, .vocab_multiple = 128},
+    {.name = "torchtune", .settings = {"stack=fsdp2", "master=bf16", "reduce_dtype=bf16"},
+     .last = true},
 };
 
 /* The first that matches file and, where given, the start of the id. */
 static const struct { const char *source, *id, *stack; uint64_t seq_len; } origins[] = {
-    {"llmfoundry", "", "fsdp1", 0},
+    {"llmfoundry", "", "llm-foundry", 0},
     /* llama3 configurations: 8192 tokens */
     {"torchtitan", "", "fsdp2", 8192},
     {"torchao", "", "fsdp2", 0},
