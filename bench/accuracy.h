@@ -21,6 +21,7 @@
  * the table in accuracy_rows.c.  Nothing here is a measured figure. */
 typedef struct stack {
     const char *name;
+    const char *software;        /* stacks of one software share an efficiency */
     const char *settings[8];     /* in every row: "key=value" */
     bool last;                   /* reduces gradients in the last micro-batch only */
     bool sequence_parallel;      /* with tensor parallelism, where the row does not say */

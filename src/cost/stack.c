@@ -79,10 +79,13 @@ static eager eager_of(const smp_task *task)
 
 /* Reading bf16, writing and reading fp32 (docs/stacks.md), over the 2 bytes a logit that the
  * loss in place reads and the 4 that its gradient moves. */
-static eager loss_of(const smp_task *task, smp_loss_form form)
+static eager loss_of(const smp_task *task, smp_loss_kernel form)
 {
     const bool gradient = task->op == SMP_OP_LOSS_GRAD;
 
+    if (form == SMP_LOSS_COMPILED) {
+        return (eager){task->op, gradient ? 1 : 2, 2};
+    }
     if (form == SMP_LOSS_COPY) {
         return (eager){task->op, gradient ? 3.5 : 5, gradient ? 2 : 3};
     }
@@ -93,7 +96,7 @@ static eager form_of(const smp_program *program, const smp_task *task)
 {
     const bool loss = task->op == SMP_OP_LOSS || task->op == SMP_OP_LOSS_GRAD;
 
-    if (loss && program->loss != SMP_LOSS_IN_PLACE) {
+    if (loss && program->loss >= SMP_LOSS_COMPILED) {
         return loss_of(task, program->loss);
     }
     if (program->kernels == SMP_KERNELS_EAGER) {

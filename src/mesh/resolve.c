@@ -138,6 +138,9 @@ static const smp_settings *with_stack(state *st, const smp_settings *asked)
         s->attention_kernel = runtime->attention;
     }
     s->compile = s->compile && runtime->compiles;
+    if (s->loss_kernel == SMP_LOSS_STACK) {
+        s->loss_kernel = smp_runtime_loss(runtime, s->compile);
+    }
     if (reduces) {
         s->reduce_dtype = s->precision;
     }

@@ -12,6 +12,7 @@ static const smp_runtime runtimes[] = {
         .title = "this project's executor",
         .captured = true,
         .preloads = true,
+        .loss = SMP_LOSS_FUSED,
         .attention = SMP_KERNEL_BEST,
         .efficiency = 1,
         .efficiency_source = "kernels run as they were measured alone",
@@ -68,10 +69,10 @@ smp_kernel_form smp_runtime_kernels(const smp_runtime *runtime, bool compile)
     return runtime->compiles && compile ? SMP_KERNELS_FUSED : runtime->kernels;
 }
 
-smp_loss_form smp_runtime_loss(const smp_runtime *runtime, bool compile)
+smp_loss_kernel smp_runtime_loss(const smp_runtime *runtime, bool compile)
 {
     if (runtime->compiles && compile && runtime->loss == SMP_LOSS_EAGER) {
-        return SMP_LOSS_COPY;
+        return SMP_LOSS_COMPILED;
     }
     return runtime->loss;
 }

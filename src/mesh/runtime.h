@@ -9,13 +9,6 @@
 
 #include "smp.h"
 
-/* What the loss keeps beside the logits, of the same number of elements. */
-typedef enum smp_loss_form {
-    SMP_LOSS_IN_PLACE, /* nothing: their gradient takes their place, in their type */
-    SMP_LOSS_COPY,     /* a copy in fp32, whose place the gradient takes */
-    SMP_LOSS_EAGER     /* the logarithm of their softmax in fp32, and two gradients of it */
-} smp_loss_form;
-
 /* How many kernels an operation between products is. */
 typedef enum smp_kernel_form {
     SMP_KERNELS_FUSED, /* one */
@@ -28,7 +21,7 @@ typedef struct smp_runtime {
                                communicator, in the order of issue */
     bool separate;          /* q, k and v, gate and up of gated blocks are products each */
     smp_kernel_form kernels;
-    smp_loss_form loss;     /* compile: at most SMP_LOSS_COPY */
+    smp_loss_kernel loss;   /* compile: SMP_LOSS_COMPILED for SMP_LOSS_EAGER */
     bool compiles;          /* `compile` acts */
     bool captured;          /* the step is a graph, and the host launches nothing */
     bool reduces_in_precision; /* default of reduce_dtype: the precision, else fp32 */
@@ -43,6 +36,6 @@ typedef struct smp_runtime {
 const smp_runtime *smp_runtime_of(smp_stack_name stack);
 /* The forms that act with or without `compile`. */
 smp_kernel_form smp_runtime_kernels(const smp_runtime *runtime, bool compile);
-smp_loss_form smp_runtime_loss(const smp_runtime *runtime, bool compile);
+smp_loss_kernel smp_runtime_loss(const smp_runtime *runtime, bool compile);
 
 #endif

@@ -157,6 +157,10 @@ typedef enum smp_setting_kind {
       "stack, best, flash2 or triton", "stack", false, false,                                 \
       "generation of fused attention that times are of: the stack's, the fastest known for "  \
       "the GPU, FlashAttention-2, or FlashAttention in Triton of 2022")                       \
+    X(LOSS_KERNEL, loss_kernel, WORD, 0, loss_words,                                          \
+      "stack, fused, compiled, copy or eager", "stack", false, false,                         \
+      "what the loss keeps beside the logits: the stack's way; nothing; their gradient; a "   \
+      "copy in fp32; what PyTorch's cross entropy keeps without a compiler")                  \
     X(OVERLAP_REDUCE, overlap_reduce, BOOLEAN, 0, NULL, "true or false", "true", false,       \
       false, "reduce gradients while backward runs; false: when it has ended")                \
     X(KERNEL_EFFICIENCY, kernel_efficiency, NUMBER, 0, NULL, "0 to 1", "0", false, false,     \

@@ -194,7 +194,7 @@ static void decide_stack(smp_lowering *low)
 
     low->runtime = smp_runtime_of(low->set->stack);
     low->kernels = smp_runtime_kernels(low->runtime, low->set->compile);
-    low->loss = smp_runtime_loss(low->runtime, low->set->compile);
+    low->loss = low->set->loss_kernel;
     low->comm_token = low->reduce_token = SMP_NO_BUFFER;
     if (low->runtime->one_comm) {
         low->comm_token = token_buffer(low, "communicator");

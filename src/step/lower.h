@@ -119,7 +119,7 @@ typedef struct smp_lowering {
     bool orders_reduce;     /* ... and for its reduction */
     const smp_runtime *runtime; /* of the stack */
     smp_kernel_form kernels;
-    smp_loss_form loss;
+    smp_loss_kernel loss;
     uint32_t checkpointed;  /* layers 0 .. checkpointed - 1 */
     uint32_t offloaded;     /* layers 0 .. offloaded - 1 have their inputs in the ring */
     uint32_t stored;        /* layers 0 .. stored - 1 are stored and loaded */

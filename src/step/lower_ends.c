@@ -318,7 +318,7 @@ typedef struct chunk {
     smp_ref norm, out;    /* after the norm, after the projection */
     smp_ref in;           /* input of the head, whole */
     smp_ref logits, stats;
-    smp_ref fp32;         /* what the loss keeps beside the logits; no bytes: nothing */
+    smp_ref beside;       /* what the loss keeps beside the logits; no bytes: nothing */
     smp_role weight, bias;
 } chunk;
 
@@ -343,14 +343,12 @@ static void place_chunk(smp_lowering *low, chunk *c)
     logits = smp_mul(smp_mul(c->tokens, low->local_vocab), e);
     c->logits = smp_whole(smp_lower_scratch(low, "logits", SMP_KIND_LOGITS, logits), logits);
     c->stats = scratch_ref(low, "loss.stats", smp_mul(c->tokens, 12 * low->tensor));
-    c->fp32.bytes = 0;
-    if (low->loss != SMP_LOSS_IN_PLACE) {
-        /* eager: the logarithm, the gradient of it and that of the copy: 12 bytes a logit when
-         * the logits themselves are gone (docs/stacks.md) */
-        uint64_t each = low->loss == SMP_LOSS_COPY ? 4 : 12 - e;
+    c->beside.bytes = 0;
+    if (low->loss >= SMP_LOSS_COMPILED) {
+        uint64_t each = low->loss == SMP_LOSS_COMPILED ? e : low->loss == SMP_LOSS_COPY ? 4 : 12;
         uint64_t bytes = smp_mul(smp_mul(c->tokens, low->local_vocab), each);
 
-        c->fp32 = smp_whole(smp_lower_scratch(low, "logits.fp32", SMP_KIND_LOGITS, bytes),
+        c->beside = smp_whole(smp_lower_scratch(low, "logits.beside", SMP_KIND_LOGITS, bytes),
                             bytes);
     }
 }
@@ -409,8 +407,8 @@ static void head_loss(smp_lowering *low, const chunk *c)
                    (smp_access[]){ smp_reads(c->logits), smp_reads(targets),
                                    smp_writes(own) },
                    3);
-    if (c->fp32.bytes > 0) {
-        smp_build_extend(&low->build, smp_writes(c->fp32));
+    if (c->beside.bytes > 0) {
+        smp_build_extend(&low->build, smp_writes(c->beside));
     }
     if (low->tensor > 1) {
         add_collective(low, "loss.parts", SMP_OP_ALL_GATHER, SMP_PHASE_FORWARD, own, c->stats,
@@ -427,8 +425,8 @@ static void head_loss(smp_lowering *low, const chunk *c)
                                    smp_updates((smp_ref){ low->scalars, 0, 0, 16 }),
                                    smp_reads((smp_ref){ low->scalars, 0, 64, 64 }) },
                    5);
-    if (c->fp32.bytes > 0) {
-        smp_build_extend(&low->build, smp_updates(c->fp32));
+    if (c->beside.bytes > 0) {
+        smp_build_extend(&low->build, smp_updates(c->beside));
     }
 }
 

@@ -302,7 +302,7 @@ typedef struct smp_program {
     uint64_t micro_batches;
     /* how the software runs it (src/mesh/runtime.h); zero: as the native executor does */
     smp_kernel_form kernels;
-    smp_loss_form loss;
+    smp_loss_kernel loss;
     smp_attention_kernel attention_kernel;
     double kernel_efficiency;
     bool host_launches;     /* the host launches every kernel: no captured graph */
