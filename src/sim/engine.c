@@ -63,9 +63,11 @@ typedef struct lane {
     int64_t *issue0_ps;    /* by instance: host time before it; NULL without a host */
     int64_t *issue_ps;     /* by task: host time inside the segment, itself included */
     const uint8_t *kinds;  /* by task: smp_overlap_kind; NULL: no overlap is modelled */
-    uint32_t n_running[SMP_OVERLAP_KINDS];
+    uint64_t now_running;  /* tasks of each kind, eight bits a kind */
+    uint64_t rated;        /* what slow_q16 is for */
+    uint32_t slow_q16[SMP_OVERLAP_KINDS];
     uint32_t running;      /* streams, as bits */
-    bool changed;          /* what runs is other than what rates are for */
+    bool changed;          /* in the list of lanes to rate anew */
 } lane;
 
 /* ENDING: done, but other classes still work on the collective. */
@@ -341,6 +343,9 @@ static void engine_init(engine *engine_, const smp_engine_input *input)
         lane_->program = step->programs[c];
         lane_->duration_ps = input->duration_ps[c];
         lane_->kinds = input->overlap ? input->kinds[c] : NULL;
+        for (uint32_t k = 0; k < SMP_OVERLAP_KINDS; k++) {
+            lane_->slow_q16[k] = ALONE_Q16;
+        }
         make_lists(arena, lane_);
         make_positions(arena, lane_);
         make_wait_index(arena, lane_);
@@ -428,19 +433,32 @@ static void move_event(engine *engine_, uint32_t actor_index, int64_t time_ps)
 
 /* ------------------------------------------------------------------ overlap */
 
-/* How much longer a task of a kind takes beside what else runs on its device: each other task
- * adds what one of its kind adds alone. */
-static uint32_t slow_of(const engine *engine_, const lane *lane_, uint8_t kind)
+enum { KIND_BITS = 8, KIND_MASK = (1 << KIND_BITS) - 1 };
+
+/* Whether any collective is among the tasks of all kinds. */
+static inline bool has_collective(uint64_t running)
 {
-    uint64_t slow_q16 = ALONE_Q16;
-    for (uint32_t k = 1; k < SMP_OVERLAP_KINDS; k++) {
-        const uint32_t others = lane_->n_running[k] - (k == kind);
-        const uint32_t more_q16 = engine_->input->overlap->slow_q16[kind][k] - ALONE_Q16;
-        if (others > 0 && more_q16 > 0) {
-            slow_q16 = slow_q16 * (ALONE_Q16 + (uint64_t)others * more_q16) >> 16;
+    return running >> SMP_OVERLAP_IN_NODE * KIND_BITS != 0;
+}
+
+/* How much longer a task of each kind takes beside what else runs on its device: each other
+ * task adds what one of its kind adds alone. */
+static void find_slows(const engine *engine_, lane *lane_)
+{
+    lane_->rated = lane_->now_running;
+    for (uint32_t kind = 0; kind < SMP_OVERLAP_KINDS; kind++) {
+        uint64_t slow_q16 = ALONE_Q16;
+        for (uint32_t k = 1; k < SMP_OVERLAP_KINDS; k++) {
+            const uint32_t n = lane_->rated >> k * KIND_BITS & KIND_MASK;
+            const uint32_t others = n - (n > 0 && k == kind);
+            const uint32_t more_q16 =
+                engine_->input->overlap->slow_q16[kind][k] - ALONE_Q16;
+            if (others > 0 && more_q16 > 0) {
+                slow_q16 = slow_q16 * (ALONE_Q16 + (uint64_t)others * more_q16) >> 16;
+            }
         }
+        lane_->slow_q16[kind] = (uint32_t)slow_q16;
     }
-    return (uint32_t)slow_q16;
 }
 
 /* Time that `alone_ps` takes at a rate, rounded up; and time alone of what was done. */
@@ -459,14 +477,17 @@ static void rate_anew(engine *engine_, uint32_t c)
 {
     lane *lane_ = &engine_->lanes[c];
     lane_->changed = false;
+    if (!has_collective(lane_->now_running | lane_->rated)) {
+        return; /* only collectives slow, or are slowed */
+    }
+    if (lane_->now_running != lane_->rated) {
+        find_slows(engine_, lane_);
+    }
     for (uint32_t s = 0; lane_->running >> s != 0; s++) {
         actor *actor_ = &engine_->actors[c * STREAMS + s];
-        if (!(lane_->running >> s & 1u) || actor_->kind == SMP_OVERLAP_NONE ||
+        const uint32_t slow_q16 = lane_->slow_q16[actor_->kind];
+        if (!(lane_->running >> s & 1u) || slow_q16 == actor_->slow_q16 ||
             actor_->state != ACTOR_RUNNING) {
-            continue;
-        }
-        const uint32_t slow_q16 = slow_of(engine_, lane_, actor_->kind);
-        if (slow_q16 == actor_->slow_q16) {
             continue;
         }
         const int64_t done = done_alone(engine_->now_ps - actor_->since_ps, actor_->slow_q16);
@@ -491,8 +512,9 @@ static void note_running(engine *engine_, uint32_t index, bool starts)
     const uint32_t c = index / STREAMS;
     lane *lane_ = &engine_->lanes[c];
     const uint8_t kind = engine_->actors[index].kind;
+    const uint64_t one = kind == SMP_OVERLAP_NONE ? 0 : UINT64_C(1) << kind * KIND_BITS;
     lane_->running ^= 1u << index % STREAMS;
-    lane_->n_running[kind] += starts ? 1u : UINT32_MAX;
+    lane_->now_running += starts ? one : 0 - one;
     if (!lane_->changed && kind != SMP_OVERLAP_NONE) {
         lane_->changed = true;
         engine_->changed[engine_->n_changed++] = c;
