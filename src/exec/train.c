@@ -9,6 +9,7 @@
 #include "exec/threads.h"
 
 #include "base/text.h"
+#include "mesh/settings.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -333,15 +334,33 @@ static smp_status open_world(training *t, smp_errors *errors)
     return smp_threads_create(ranks, t->options->timeout_s, errors, &t->world);
 }
 
+/* Programs of other software are there to be simulated. */
+static smp_status check_stack(const smp_job *job, smp_errors *errors)
+{
+    const smp_place *where = &job->settings.origin[SMP_KEY_STACK];
+    char stack[32];
+
+    if (job->settings.stack == SMP_STACK_NATIVE) {
+        return SMP_OK;
+    }
+    (void)smp_settings_get(&job->settings, "stack", stack, sizeof stack);
+    return smp_fail(errors, SMP_INPUT, where->file ? where : NULL,
+                    "stack %s: a plan for other software is simulated, not executed; legal "
+                    "here: native", stack);
+}
+
 smp_status smp_exec_run(const smp_job *job, const smp_exec_options *options,
                         smp_errors *errors, smp_exec_result *result_p)
 {
     smp_exec_result result = { .n_step = options->steps };
     training t = { .job = job, .options = options, .result = &result };
     smp_corpus *corpus = NULL;
-    smp_status status = smp_corpus_open(options->data, job->batch.seq_len, job->model->vocab,
-                                        errors, &corpus);
+    smp_status status = check_stack(job, errors);
 
+    if (status == SMP_OK) {
+        status = smp_corpus_open(options->data, job->batch.seq_len, job->model->vocab, errors,
+                                 &corpus);
+    }
     t.corpus = corpus;
     t.threads = threads_of(options, job->world);
     result.steps = smp_heap_alloc(options->steps + 1, sizeof *result.steps);

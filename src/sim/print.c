@@ -293,6 +293,12 @@ static void out_job(smp_json_out *out, const smp_job *job)
     smp_out_settings(out, "settings", &job->settings);
 }
 
+void smp_out_simulation(smp_json_out *out, const smp_simulation *simulation)
+{
+    out_job(out, simulation->job);
+    smp_out_report(out, simulation->job, &simulation->report);
+}
+
 smp_status smp_simulation_print(const smp_simulation *simulation, bool json, FILE *stream,
                                 smp_errors *errors)
 {
@@ -300,8 +306,7 @@ smp_status smp_simulation_print(const smp_simulation *simulation, bool json, FIL
     smp_text text = {0};
     if (json) {
         smp_out_object(&out, NULL);
-        out_job(&out, simulation->job);
-        smp_out_report(&out, simulation->job, &simulation->report);
+        smp_out_simulation(&out, simulation);
         smp_out_end_object(&out);
         text = out.text;
     } else {

@@ -45,6 +45,7 @@ struct smp_simulation {
     /* per class: durations by task (program->n_task), cost by task, first record of each
      * instance (n_instance + 1), and the records */
     int64_t **duration_ps;
+    int64_t **host_issue_ps; /* NULL: the host launches nothing */
     smp_cost **cost;
     uint32_t **record0;
     smp_record **records;
@@ -111,5 +112,7 @@ void smp_live_sweep(const smp_simulation *simulation, uint32_t c,
 
 /* The report without braces: for objects of smp-sim, sweeps and plans. */
 void smp_out_report(smp_json_out *out, const smp_job *job, const smp_report *report);
+/* The job and its report, without braces. */
+void smp_out_simulation(smp_json_out *out, const smp_simulation *simulation);
 
 #endif

@@ -145,10 +145,14 @@ static smp_status report(const options *o, const smp_job *job, const smp_step *s
     bool trace_only = o->trace && o->trace[0] == '-' && o->trace[1] == '\0';
     smp_status files = write_files(o, simulation, errors);
     if (files != SMP_INPUT && !trace_only) {
-        status = smp_simulation_print(simulation, o->json, stdout, errors);
-        if (status == SMP_OK && o->explain && !o->json) {
-            putchar('\n');
-            status = smp_simulation_explain(simulation, stdout, errors);
+        if (!o->explain || !o->json) {
+            status = smp_simulation_print(simulation, o->json, stdout, errors);
+        }
+        if (status == SMP_OK && o->explain) {
+            if (!o->json) {
+                putchar('\n');
+            }
+            status = smp_simulation_explain(simulation, o->json, stdout, errors);
         }
     }
     status = status == SMP_OK ? files : status;

@@ -345,6 +345,9 @@ static void draw(smp_settings *s, uint64_t seed, smp_errors *errors)
         {"moe_load_balancing", "sinkhorn", "aux_loss", "balanced", "none", "aux_loss"},
         {"capacity_policy", "probs", "position", "probs", "position", "position"},
         {"moe_statistics", "local", "data", "data", "local", "data"},
+        {"stack", "fsdp1", "fsdp2", "megatron", "deepspeed", "native"},
+        {"attention_kernel", "best", "flash2", "triton", "stack", "flash2"},
+        {"loss_kernel", "fused", "compiled", "copy", "eager", "stack"},
     };
     size_t n;
     const smp_setting_info *table = smp_settings_table(&n);
