@@ -8,6 +8,7 @@
 #include "exec/threads.h"
 
 #include "base/text.h"
+#include "mesh/settings.h"
 #include "step/lower.h"
 
 #include <math.h>
@@ -88,8 +89,8 @@ static void note_compiles(worker *w, uint32_t before, uint64_t step)
     }
     if (n >= 8 && (n & (n - 1)) == 0) {
         smp_log_line(t->log,
-                     "warning: %u programs compiled in %llu steps (%.3f s), one for each length "
-                     "of rows; --pad bucket:N with a larger N has fewer",
+                     "warning: %u programs compiled in %llu steps (%.3f s), one for each "
+                     "length of rows; --pad bucket:N with a larger N has fewer",
                      n, (unsigned long long)(step + 1), r->compile_seconds);
     }
 }
@@ -523,10 +524,28 @@ static smp_status open_world(training *t, smp_errors *errors)
     return smp_threads_create(ranks, t->options->timeout_s, errors, &t->world);
 }
 
+/* Programs of other software are there to be simulated. */
+static smp_status check_stack(const smp_job *job, smp_errors *errors)
+{
+    const smp_place *where = &job->settings.origin[SMP_KEY_STACK];
+    char stack[32];
+
+    if (job->settings.stack == SMP_STACK_NATIVE) {
+        return SMP_OK;
+    }
+    (void)smp_settings_get(&job->settings, "stack", stack, sizeof stack);
+    return smp_fail(errors, SMP_INPUT, where->file ? where : NULL,
+                    "stack %s: a plan for other software is simulated, not executed; legal "
+                    "here: native", stack);
+}
+
 static smp_status run_all(training *t, smp_errors *errors)
 {
-    smp_status status = open_inputs(t, errors);
+    smp_status status = check_stack(t->job, errors);
 
+    if (status == SMP_OK) {
+        status = open_inputs(t, errors);
+    }
     if (status == SMP_OK) {
         status = smp_mesh_create(t->job, errors, &t->mesh);
     }

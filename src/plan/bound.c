@@ -23,6 +23,7 @@
 #include "plan/plan.h"
 
 #include "base/numeric.h"
+#include "mesh/runtime.h"
 #include "model/model.h"
 #include "sim/sim.h"
 
@@ -597,7 +598,8 @@ static smp_status communicator_bytes(smp_bounds *bounds, const smp_job *job, con
         }
     }
     const struct { smp_group group; bool used; } comms[] = {
-        {SMP_GROUP_SHARD, l->sharded && l->full}, /* gathers */
+        /* gathers, where they have a communicator of their own */
+        {SMP_GROUP_SHARD, l->sharded && l->full && !smp_runtime_of(s->stack)->one_comm},
         {SMP_GROUP_SHARD, true},                  /* reductions */
         {SMP_GROUP_DENSE_REPLICA, true},
         {SMP_GROUP_TENSOR, true},
