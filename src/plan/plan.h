@@ -25,9 +25,9 @@
 typedef enum smp_dim {
     /* head */
     SMP_DIM_TENSOR, SMP_DIM_EXPERT, SMP_DIM_SEQUENCE, SMP_DIM_MICRO, SMP_DIM_CHECKPOINTING,
-    SMP_DIM_ACCUMULATION,
+    SMP_DIM_ACCUMULATION, SMP_DIM_EXCHANGE,
     /* mesh */
-    SMP_DIM_SHARD, SMP_DIM_ORDER, SMP_DIM_RESHARD,
+    SMP_DIM_SHARD, SMP_DIM_LAYOUT, SMP_DIM_ORDER, SMP_DIM_RESHARD,
     /* leaf */
     SMP_DIM_OFFLOAD, SMP_DIM_CHUNKS, SMP_DIM_PREFETCH,
     SMP_DIMS,
@@ -47,7 +47,7 @@ typedef struct smp_plan_space {
     smp_choice *choices[SMP_DIMS];
     uint32_t n_choice[SMP_DIMS];
     bool pinned[SMP_DIMS];
-    bool *groups;            /* by tensor, expert, shard and order: can be legal */
+    bool *groups;            /* by tensor, expert, shard, layout and order: can be legal */
 } smp_plan_space;
 
 typedef struct smp_point { uint32_t digit[SMP_DIMS]; } smp_point;
