@@ -206,6 +206,18 @@ typedef enum smp_balancing {
 typedef enum smp_capacity_policy {
     SMP_CAPACITY_PROBS, SMP_CAPACITY_POSITION
 } smp_capacity_policy;
+typedef enum smp_imbalance_kind {
+    SMP_IMBALANCE_CONSTANT, SMP_IMBALANCE_NORMAL, SMP_IMBALANCE_LOGNORMAL
+} smp_imbalance_kind;
+/* Rows of the busiest expert rank over their mean; a distribution is drawn from for each layer
+ * and micro-batch. */
+typedef struct smp_imbalance {
+    smp_imbalance_kind kind;
+    double mean, deviation;
+} smp_imbalance;
+typedef enum smp_dispatch_kernels {
+    SMP_DISPATCH_NCCL, SMP_DISPATCH_DEEPEP
+} smp_dispatch_kernels;
 typedef enum smp_moe_statistics { SMP_MOE_LOCAL, SMP_MOE_DATA } smp_moe_statistics;
 
 /* The axes of the mesh.  Context parallelism lies inside the shard axis; what is left of it
@@ -215,7 +227,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 41 }; /* number of keys */
+enum { SMP_SETTINGS = 42 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -258,12 +270,13 @@ typedef struct smp_settings {
     smp_balancing moe_load_balancing;
     bool global_token_shuffle;
     bool moe_all_to_all_dispatcher;
+    smp_dispatch_kernels moe_dispatch_kernels;
     double moe_aux_loss_coeff, moe_z_loss_coeff;
     double capacity_factor; /* 0: dropless */
     smp_capacity_policy capacity_policy;
     bool capacity_pad;
     double moe_rows_factor; /* bound of an expert rank's rows over their mean */
-    double imbalance;       /* rows of the busiest expert rank over their mean */
+    smp_imbalance imbalance;
     smp_moe_statistics moe_statistics;
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
     smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */
