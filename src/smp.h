@@ -533,6 +533,8 @@ typedef struct smp_what_if_options {
     uint64_t checkpoint_every; /* steps; 0: the best */
     /* a training run */
     double tokens;
+    /* memory */
+    const char *allocator;     /* "caching": PyTorch's */
 } smp_what_if_options;
 void smp_what_if_options_init(smp_what_if_options *options);
 

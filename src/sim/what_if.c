@@ -49,6 +49,11 @@ smp_status smp_what_ifs_find(const smp_simulation *simulation,
     if (status == SMP_OK) {
         status = find_runs(simulation, options, errors, w);
     }
+    if (status == SMP_OK && options->allocator) {
+        status = smp_allocator_answer_find(simulation, options->allocator, errors,
+                                           &w->allocator);
+        w->has_allocator = status == SMP_OK;
+    }
     if (status != SMP_OK) {
         smp_what_ifs_destroy(w);
         return status;
@@ -75,6 +80,9 @@ void smp_what_ifs_out(const smp_what_ifs *w, smp_json_out *out)
     if (w && w->has_training) {
         smp_training_answer_out(&w->training, out);
     }
+    if (w && w->has_allocator) {
+        smp_allocator_answer_out(&w->allocator, out);
+    }
 }
 
 void smp_what_ifs_text(const smp_what_ifs *w, smp_text *text)
@@ -87,5 +95,8 @@ void smp_what_ifs_text(const smp_what_ifs *w, smp_text *text)
     }
     if (w && w->has_training) {
         smp_training_answer_text(&w->training, text);
+    }
+    if (w && w->has_allocator) {
+        smp_allocator_answer_text(&w->allocator, text);
     }
 }
