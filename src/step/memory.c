@@ -537,12 +537,9 @@ static void start_sweep(planning *p, sweep *s)
 static void move_window(const planning *p, sweep *s, uint32_t w)
 {
     s->old = w < WINDOW ? 0 : s->first[w - WINDOW];
-    for (uint32_t word = 0; word < p->words; word++) { /* few are recent: mostly empty */
-        uint32_t i = 64 * word;
-        for (uint64_t left = s->recent[word]; left != 0; left >>= 1, i++) {
-            if ((left & 1) != 0 && s->newest[i] <= s->old) {
-                s->recent[word] &= ~((uint64_t)1 << (i % 64));
-            }
+    for (uint32_t i = 0; i < p->n_item; i++) {
+        if (s->newest[i] <= s->old) {
+            s->recent[i / 64] &= ~((uint64_t)1 << (i % 64));
         }
     }
 }
@@ -858,7 +855,7 @@ static smp_status plan(smp_program *program, bool apart, smp_errors *errors)
         choose_walk(&p);
         status = collect_lives(&p, errors);
         if (status == SMP_OK) {
-            find_conflicts(&p); if (getenv("DBG")) fprintf(stderr, "items %u places %u lives %zu walk %u pos %u\n", p.n_item, p.n_place, p.n_life, p.n_walk, p.n_position);
+            find_conflicts(&p);
             place_items(&p);
         }
     }
