@@ -541,7 +541,7 @@ const smp_report *smp_simulation_report(const smp_simulation *simulation);
 SMP_CHECK smp_status smp_simulation_print(const smp_simulation *simulation, bool json,
                                           FILE *stream, smp_errors *errors);
 /* Questions about a simulated step beyond its report.  smp_what_if_options_init fills in the
- * defaults; what is NULL, 0 or false is not asked. */
+ * defaults, with which nothing is asked. */
 typedef struct smp_what_if_options {
     /* every rank an actor of its own, with noise */
     bool ranks_apart;          /* also without any noise */
@@ -554,11 +554,13 @@ typedef struct smp_what_if_options {
     uint64_t seed;             /* of the first run */
     uint32_t runs;             /* one more seed each */
     /* failures and checkpoints */
-    double mtbf_h;             /* of one GPU, in hours */
+    double mtbf_h;             /* of one GPU, in hours; negative: not asked */
     double save_s, load_s, restart_s; /* negative: by estimate */
     uint64_t checkpoint_every; /* steps; 0: the best */
     /* a training run */
-    double tokens;
+    double tokens;             /* negative: not asked */
+    /* memory */
+    const char *allocator;     /* "caching": PyTorch's */
 } smp_what_if_options;
 void smp_what_if_options_init(smp_what_if_options *options);
 
