@@ -262,8 +262,8 @@ static void test_brute_force(void **state)
         smp_plan *plan = search(&s, true, 3);
         const smp_search_info *info = smp_plan_search_info(plan);
         check_i64(smp_plan_report(plan, 0)->step_ps, best->report.step_ps);
-        char found[1024];
-        char expected[1024];
+        char found[2048];
+        char expected[2048];
         settings_text(&smp_plan_job(plan, 0)->settings, found);
         settings_text(&best->job.settings, expected);
         check_text(found, expected);
@@ -292,8 +292,8 @@ static void test_no_prune(void **state)
         check_u64(smp_plan_count(a), smp_plan_count(b));
         check_u64(smp_plan_search_info(b)->pruned, 0);
         for (size_t i = 0; i < smp_plan_count(a); i++) {
-            char left[1024];
-            char right[1024];
+            char left[2048];
+            char right[2048];
             settings_text(&smp_plan_job(a, i)->settings, left);
             settings_text(&smp_plan_job(b, i)->settings, right);
             check_text(left, right);
