@@ -301,7 +301,7 @@ typedef struct smp_settings {
     smp_attention_kernel attention_kernel;
     smp_loss_kernel loss_kernel;
     bool overlap_reduce;      /* gradients are reduced while backward runs */
-    double kernel_efficiency; /* 0: that of the stack; after resolving the one that acts */
+    double efficiency; /* 0: that of the stack; after resolving the one that acts */
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
     smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */
 } smp_settings;
