@@ -344,6 +344,7 @@ static void draw(smp_settings *s, uint64_t seed, smp_errors *errors)
         {"expert_layout", "orthogonal", "nested", "nested", "orthogonal", "nested"},
         {"moe_load_balancing", "sinkhorn", "aux_loss", "balanced", "none", "aux_loss"},
         {"capacity_policy", "probs", "position", "probs", "position", "position"},
+        {"seed_rule", "global", "smp", "smp", "global", "smp"},
         {"moe_statistics", "local", "data", "data", "local", "data"},
     };
     size_t n;
