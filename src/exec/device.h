@@ -55,6 +55,7 @@ typedef struct smp_rank {
     const smp_init_rules *init_rules; /* NULL: the family's values */
     smp_rows rows;             /* of the step that runs */
     uint32_t rank, tensor, tensor_rank, data_rank, data_ranks;
+    uint32_t expert, expert_rank; /* ranks that split the experts, and which this one is */
     uint32_t copies;           /* ranks that hold the same gradient after its reduction,
                                   tensor ranks apart */
     bool sequence;             /* sequence parallel, and tensor > 1 */
@@ -114,7 +115,9 @@ extern const smp_device_ops smp_device_cpu;
 /* Scalars of the step on the device, in the program's buffer "scalars".  The first four are
  * sums, over micro-batches and then over all ranks; the others are state, 64 bytes in. */
 enum {
-    SMP_SUM_SQUARES, SMP_SUM_OVERFLOW, SMP_SUM_LOSS, SMP_SUM_UNUSED, SMP_SUMS,
+    SMP_SUM_SQUARES, SMP_SUM_OVERFLOW, SMP_SUM_LOSS,
+    SMP_SUM_ROWS,              /* times that more rows came to an expert rank than fit */
+    SMP_SUMS,
     SMP_SCALAR_FACTOR = 0,     /* of gradients in the update: clipping over loss scale */
     SMP_SCALAR_SKIP,           /* 1: the step overflowed, nothing is updated */
     SMP_SCALAR_LR,
@@ -124,6 +127,7 @@ enum {
     SMP_SCALAR_LOSS,           /* mean of the global batch */
     SMP_SCALAR_NORM,           /* of the gradient before clipping */
     SMP_SCALAR_BIAS1, SMP_SCALAR_BIAS2, /* 1 - beta^steps of Adam */
+    SMP_SCALAR_ROWS,           /* the step's SMP_SUM_ROWS; above 0: nothing is updated */
     SMP_SCALARS = 16,
     SMP_SCALARS_OFFSET_BYTES = 64
 };

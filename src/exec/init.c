@@ -2,7 +2,8 @@
 /*
  * Initial values by global element: every layout starts from the same bits.
  *
- * Weights are normal(0, initializer_range), biases 0, norms 1, rows of a padded vocabulary 0.
+ * Weights are normal(0, initializer_range), biases 0, norms such that they multiply by 1, rows
+ * of a padded vocabulary 0.
  * In gpt2 the projections into the residual are scaled by 1 / sqrt(2 n_layer), as
  * transformers' GPT2PreTrainedModel does.  Rules of the user come first (init_rules.h).
  */
@@ -33,6 +34,7 @@ static uint64_t first_row(const smp_rank *rank, const smp_unit *unit, const smp_
 
     switch (param->split) {
     case SMP_SPLIT_OUT:
+    case SMP_SPLIT_EXPERT_OUT:
     case SMP_SPLIT_VOCAB:
         return rank->tensor_rank * rows;
     case SMP_SPLIT_KV:
@@ -41,7 +43,6 @@ static uint64_t first_row(const smp_rank *rank, const smp_unit *unit, const smp_
                                   : rank->tensor_rank / (rank->tensor / kv) * rows;
     case SMP_SPLIT_NONE:
     case SMP_SPLIT_IN:
-    case SMP_SPLIT_EXPERT_OUT:
     case SMP_SPLIT_EXPERT_IN:
         break;
     }
@@ -54,20 +55,25 @@ uint64_t smp_global_element(const smp_rank *rank, const smp_unit *unit, uint64_t
     const smp_unit_param *p = param_at(unit, at);
     const smp_param *all = unit->block ? unit->block->params : rank->job->model->root;
     const smp_param *param = &all[p->param];
-    uint64_t shape[2] = { 1, 1 }, width, row, column;
+    uint64_t shape[2] = { 1, 1 }, width, row, column, each, expert, whole;
+    bool in = param->split == SMP_SPLIT_IN || param->split == SMP_SPLIT_EXPERT_IN;
 
     *param_p = param;
     smp_param_local_shape(rank->job->model, unit->block, param, rank->tensor, shape);
     width = param->n_dim > 1 ? shape[1] : 1;
-    row = (at - p->offset) / width + first_row(rank, unit, param, shape[0]);
+    each = shape[0] * width; /* of one expert; the whole where there are none */
+    expert = (at - p->offset) / each
+             + (unit->experts > 1 ? rank->expert_rank * (param->count / unit->experts) : 0);
+    row = (at - p->offset) % each / width + first_row(rank, unit, param, shape[0]);
     column = (at - p->offset) % width;
-    if (param->split == SMP_SPLIT_IN && param->n_dim > 1) {
+    if (in && param->n_dim > 1) {
         column += rank->tensor_rank * width;
     }
     if (row >= param->shape[0]) {
         return UINT64_MAX;
     }
-    return param->n_dim > 1 ? row * param->shape[1] + column : row;
+    whole = param->shape[0] * (param->n_dim > 1 ? param->shape[1] : 1);
+    return expert * whole + (param->n_dim > 1 ? row * param->shape[1] + column : row);
 }
 
 static bool is_norm(smp_role role)
@@ -127,7 +133,7 @@ static uint64_t run_of(const smp_rank *rank, const smp_unit *unit, uint64_t at)
     uint64_t shape[2] = { 1, 1 }, in = at - p->offset;
 
     smp_param_local_shape(rank->job->model, unit->block, &all[p->param], rank->tensor, shape);
-    return all[p->param].n_dim > 1 ? shape[1] - in % shape[1] : p->elems - in;
+    return all[p->param].n_dim > 1 ? shape[1] - in % shape[1] : shape[0] - in % shape[0];
 }
 
 /* Values of a rule; uniform ones are made from one word each. */
@@ -180,7 +186,7 @@ void smp_init_values(const smp_rank *rank, const smp_unit *unit, uint32_t layer,
             bool one = param->n_dim == 1 && is_norm(param->role);
 
             for (uint64_t j = 0; j < run; j++) {
-                out[i + j] = one ? 1.0f : 0.0f;
+                out[i + j] = one ? 1.0f - (float)model->norm_offset : 0.0f;
             }
         }
         i += run;
