@@ -193,6 +193,8 @@ typedef enum smp_prefetch {
     SMP_PREFETCH_NONE
 } smp_prefetch;
 
+typedef enum smp_seed_rule { SMP_SEED_GLOBAL, SMP_SEED_SMP } smp_seed_rule;
+
 /* Where the ranks that split the experts stand. */
 typedef enum smp_expert_layout {
     SMP_EXPERT_LAYOUT_ORTHOGONAL, /* an axis of its own, as in SMP v2 */
@@ -244,7 +246,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 48 }; /* number of keys */
+enum { SMP_SETTINGS = 49 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -259,6 +261,7 @@ typedef struct smp_settings {
     uint32_t context_parallel_degree;
     uint32_t expert_parallel_degree;
     uint32_t random_seed;
+    smp_seed_rule seed_rule;
     /* the rest of the vocabulary */
     uint32_t micro_batch; /* sequences per data rank and micro-batch */
     smp_strategy sharding_strategy;

@@ -34,6 +34,7 @@ typedef struct training {
     uint32_t first, count;     /* ranks of this process */
     smp_log *log;              /* rank 0's, else NULL */
     smp_exec_result *result;
+    uint64_t step_capacity;    /* of result->steps */
     uint32_t threads;
 } training;
 
@@ -101,8 +102,10 @@ static smp_status note_step(worker *w, uint64_t step, const smp_loaded *loaded,
     training *t = w->training;
     const smp_runner *r = w->runner;
     double peak = t->result->peak_flops_per_s;
-    smp_exec_step *s = &t->result->steps[step];
+    smp_exec_step *s;
 
+    SMP_GROW(t->result->steps, step, t->step_capacity);
+    s = &t->result->steps[step];
     *s = (smp_exec_step){ .loss = (double)state[SMP_SCALAR_LOSS],
                           .norm = (double)state[SMP_SCALAR_NORM],
                           .lr = (double)state[SMP_SCALAR_LR],
@@ -139,8 +142,7 @@ static smp_status take_step(worker *w, uint64_t step)
         return status;
     }
     if (!isfinite(state[SMP_SCALAR_LOSS])) { /* the same on every rank */
-        return smp_fail(w->errors, SMP_SYSTEM, NULL, "step %llu: the loss is %g, not a number",
-                        (unsigned long long)(step + 1), (double)state[SMP_SCALAR_LOSS]);
+        return smp_runner_find_nan(r, step, (double)state[SMP_SCALAR_LOSS], w->errors);
     }
     if (t->options->after_step) {
         t->options->after_step(t->options->context, r, step);
@@ -570,7 +572,6 @@ smp_status smp_exec_run(const smp_job *job, const smp_exec_options *options,
     smp_status status;
 
     t.threads = threads_of(options, job->world);
-    result.steps = smp_heap_alloc(options->steps + 1, sizeof *result.steps);
     status = run_all(&t, errors);
     if (status == SMP_OK) {
         status = smp_log_close(t.log, errors);

@@ -54,6 +54,9 @@ typedef enum smp_setting_kind {
       true, "ranks that split the experts of a layer")                                        \
     X(RANDOM_SEED, random_seed, INTEGER, 0, NULL, "0 or more", "12345", true, false,          \
       "seed of all random numbers")                                                           \
+    X(SEED_RULE, seed_rule, WORD, 0, seed_words, "global or smp", "global", false, false,     \
+      "noise of dropout in what tensor parallelism splits: global, the same in every "        \
+      "layout; smp, random_seed + tensor rank is its seed")                                   \
     X(MICRO_BATCH, micro_batch, INTEGER, 1, NULL,                                             \
       "a divisor of global batch / data ranks", "1", false, true,                             \
       "sequences of one data rank in one forward and backward")                               \
