@@ -631,7 +631,7 @@ static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_e
     plan->nearest_excess_bytes = best.excess_bytes;
     const bool anywhere = lacks_on_any_nodes(&best.found.report.memory);
     plan->largest_gpus_tried = plan->job.cluster->gpus;
-    st = anywhere ? SMP_OK : find_fitting(plan, bounds, errors);
+    st = anywhere || plan->options.brief ? SMP_OK : find_fitting(plan, bounds, errors);
     if (st != SMP_OK) {
         return st;
     }
@@ -690,7 +690,7 @@ static smp_status run(smp_plan *plan, smp_errors *errors)
         st = plan->n_found > 0 ? confirm(plan, errors)
                                : explain_nothing_fits(plan, bounds, errors);
     }
-    if (st == SMP_OK) {
+    if (st == SMP_OK && !plan->options.brief) {
         st = smp_plan_explain(plan, errors);
     }
     plan->info.seconds = now_s() - start_s;
