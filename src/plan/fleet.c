@@ -67,17 +67,24 @@ static void add_info(smp_fleet *fleet, const smp_plan *plan)
     fleet->info.seconds += plan->info.seconds;
 }
 
-/* Finds the best plan of a candidate.  What it fails for is told only when the system
- * failed: that nothing fits or follows the rules here is no failure of the whole. */
-static smp_status search_one(smp_fleet *fleet, smp_candidate *candidate, smp_errors *errors)
+/* Of the search of one number of GPUs. */
+static smp_plan_options options_of(const smp_fleet *fleet)
 {
     smp_plan_options options = fleet->options.plan;
-    smp_errors *own = smp_errors_create();
     options.objective = SMP_OBJECTIVE_TIME;
     options.top = 1;
     options.brief = true;
     options.front = false;
     options.progress = NULL;
+    return options;
+}
+
+/* Finds the best plan of a candidate.  What it fails for is told only when the system
+ * failed: that nothing fits or follows the rules here is no failure of the whole. */
+static smp_status search_one(smp_fleet *fleet, smp_candidate *candidate, smp_errors *errors)
+{
+    const smp_plan_options options = options_of(fleet);
+    smp_errors *own = smp_errors_create();
     smp_status st = smp_plan_search(&candidate->job, &options, own, &candidate->plan);
     if (st == SMP_OK || st == SMP_INFEASIBLE) {
         candidate->standing = st == SMP_OK ? SMP_STANDING_FOUND : SMP_STANDING_MEMORY;
@@ -232,11 +239,12 @@ static smp_status explain_empty(smp_fleet *fleet, const smp_offer *offers, smp_e
                         "GPUs with the settings given: choose a multiple of a power of two",
                         (unsigned long long)offers[0].job->batch.global_batch);
     }
+    const smp_plan_options options = options_of(fleet);
     smp_plan *plan = NULL;
-    const smp_status st = smp_plan_search(&fleet->candidates[0].job, &fleet->options.plan,
-                                          errors, &plan);
+    const smp_status st =
+        smp_plan_search(&fleet->candidates[0].job, &options, errors, &plan);
     smp_plan_destroy(plan);
-    return st == SMP_OK ? SMP_INPUT : st;
+    return st;
 }
 
 static smp_status fail_memory(const smp_fleet *fleet, smp_errors *errors)
@@ -256,7 +264,7 @@ static smp_status fail_limits(const smp_fleet *fleet, smp_errors *errors)
     smp_text_add(&text, "no number of GPUs compared trains %s on %s tokens",
                  fleet->nearest->job.model->name, smp_show_count(o->tokens));
     if (o->within_s > 0) {
-        smp_text_add(&text, " within %.4g days", o->within_s / 86400);
+        smp_text_add(&text, " within %s", smp_show_seconds(o->within_s));
     }
     if (o->budget > 0) {
         smp_text_add(&text, " for %s %s", fleet->currency, smp_show_count(o->budget));

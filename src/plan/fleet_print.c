@@ -104,10 +104,9 @@ static void put_job(const smp_fleet *fleet, FILE *stream)
 
 static void put_search(const smp_fleet *fleet, FILE *stream)
 {
-    fprintf(stream, "%u numbers of GPUs: %u searched, %u by bounds alone; %" PRIu64
-            " configurations, %" PRIu64 " simulated", fleet->n_candidate, fleet->searched,
-            fleet->n_candidate - fleet->searched, fleet->info.enumerated,
-            fleet->info.evaluated);
+    fprintf(stream, "%u number%s of GPUs, %u searched; %" PRIu64 " configurations, %" PRIu64
+            " simulated", fleet->n_candidate, fleet->n_candidate == 1 ? "" : "s",
+            fleet->searched, fleet->info.enumerated, fleet->info.evaluated);
     if (fleet->options.plan.timing) {
         fprintf(stream, "; %s", smp_show_seconds(fleet->info.seconds));
     }
