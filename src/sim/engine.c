@@ -43,6 +43,7 @@ typedef struct site {
 typedef struct lane {
     const smp_program *program;
     const int64_t *duration_ps;
+    const int64_t *const *drawn_ps; /* by instance, or NULL */
     site *sites;           /* by task of the program */
     uint32_t *list0;       /* [segment * STREAMS + stream]: slice of `lists`, one more at end */
     uint16_t *lists;       /* tasks of a segment on a stream, ascending */
@@ -314,6 +315,7 @@ static void engine_init(engine *engine_, const smp_engine_input *input)
         lane *lane_ = &engine_->lanes[c];
         lane_->program = step->programs[c];
         lane_->duration_ps = input->duration_ps[c];
+        lane_->drawn_ps = input->drawn_ps ? input->drawn_ps[c] : NULL;
         make_lists(arena, lane_);
         make_positions(arena, lane_);
         make_wait_index(arena, lane_);
@@ -411,6 +413,13 @@ static void keep_ready(engine *engine_, uint32_t c, const actor *actor_, uint32_
     record->cause_task = caused ? engine_->cause_task : (uint16_t)task;
 }
 
+/* Task `task` of an instance, which is task `at` of the program. */
+static int64_t duration_of(const lane *lane_, uint32_t instance, uint32_t task, uint32_t at)
+{
+    const int64_t *drawn_ps = lane_->drawn_ps ? lane_->drawn_ps[instance] : NULL;
+    return drawn_ps ? drawn_ps[task] : lane_->duration_ps[at];
+}
+
 /* Starts the head of an actor now; it lasts duration_ps. */
 static void start(engine *engine_, uint32_t index, uint32_t task, int64_t duration_ps)
 {
@@ -468,8 +477,9 @@ static void arrive(engine *engine_, uint32_t index, uint32_t task, bool by_host)
     actor_->next_meeting = meeting_->first;
     meeting_->first = index;
     meeting_->arrived++;
-    if (lane_->duration_ps[at] > meeting_->duration_ps) {
-        meeting_->duration_ps = lane_->duration_ps[at];
+    const int64_t duration_ps = duration_of(lane_, actor_->instance, task, at);
+    if (duration_ps > meeting_->duration_ps) {
+        meeting_->duration_ps = duration_ps;
     }
     if (meeting_->arrived == channel_->members) {
         meeting complete = *meeting_;
@@ -541,7 +551,7 @@ static void try_start(engine *engine_, uint32_t index)
         return;
     }
     keep_ready(engine_, c, actor_, task, by_host);
-    start(engine_, index, task, lane_->duration_ps[at]);
+    start(engine_, index, task, duration_of(lane_, actor_->instance, task, at));
 }
 
 /* The running task of an actor ends now. */

@@ -203,10 +203,17 @@ smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *er
     price_tasks(simulation);
     make_records(simulation);
     smp_report *report = &simulation->report;
+    const int64_t *const **drawn = SMP_ARENA_ARRAY(arena, step->n_program,
+                                                   const int64_t *const *);
+    for (uint32_t c = 0; c < step->n_program; c++) {
+        drawn[c] = smp_draw_durations(simulation, c);
+    }
+    const smp_engine_input input = {
+        .step = step, .duration_ps = simulation->duration_ps, .drawn_ps = drawn,
+        .records = simulation->records,
+        .record0 = (const uint32_t *const *)simulation->record0};
     smp_status status =
-        smp_engine_run(step, simulation->duration_ps, simulation->records,
-                       (const uint32_t *const *)simulation->record0, errors, &report->step_ps,
-                       &simulation->slowest);
+        smp_engine_simulate(&input, errors, &report->step_ps, &simulation->slowest);
     if (status != SMP_OK) {
         smp_arena_destroy(arena);
         return status;

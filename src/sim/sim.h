@@ -56,6 +56,9 @@ struct smp_simulation {
 typedef struct smp_engine_input {
     const smp_step *step;
     int64_t *const *duration_ps;
+    /* By class and instance: durations of its tasks, NULL: as above; the whole or a class may
+     * be NULL as well. */
+    const int64_t *const *const *drawn_ps;
     /* Time the host takes to issue a task; the host issues in the order of instances and never
      * waits.  NULL: a captured graph, everything is issued at 0. */
     int64_t *const *host_issue_ps;
@@ -72,6 +75,10 @@ SMP_CHECK smp_status smp_engine_simulate(const smp_engine_input *input, smp_erro
 SMP_CHECK smp_status smp_engine_run(const smp_step *step, int64_t *const *duration_ps,
                                     smp_record *const *records, const uint32_t *const *record0,
                                     smp_errors *errors, int64_t *end_ps_p, uint32_t *slowest_p);
+
+/* Durations by instance of class c where the imbalance of experts is drawn (drawn_ps above); NULL:
+ * nothing is. */
+const int64_t *const *smp_draw_durations(const smp_simulation *simulation, uint32_t c);
 
 /* Fills record0 (n_instance + 1 entries) and returns the number of records. */
 uint64_t smp_records_index(const smp_program *program, uint32_t *record0);
