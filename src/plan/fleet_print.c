@@ -121,7 +121,7 @@ static void put_row(const smp_fleet *fleet, const smp_candidate *c, const char *
     char days[16];
     snprintf(days, sizeof days, has_run(fleet) ? "%.2f" : "-", c->bill.seconds /
              SECONDS_PER_DAY);
-    fprintf(stream, "%2s %-16.16s %5u %9s %8s %7s %8s %9s %9s\n", number,
+    fprintf(stream, "%2s %-16.16s %5u %8s %8s %7s %8s %9s %9s\n", number,
             c->job.cluster->name, c->gpus, smp_show_seconds(report->step_time_s),
             smp_show_count(tokens_per_s(c)), days, smp_show_count(c->bill.gpu_hours),
             show_money(c->bill.money, money), smp_show_bytes(report->memory.peak_bytes));
@@ -132,7 +132,7 @@ static void put_head(const smp_fleet *fleet, FILE *stream)
     if (!has_run(fleet)) {
         fputs("GPU hours and cost per 1e9 tokens\n", stream);
     }
-    fprintf(stream, " # %-16s %5s %9s %8s %7s %8s %9s %9s\n", "cluster", "GPUs", "step",
+    fprintf(stream, " # %-16s %5s %8s %8s %7s %8s %9s %9s\n", "cluster", "GPUs", "step",
             "tokens/s", "days", "GPU h", fleet->currency ? fleet->currency : "cost", "peak");
 }
 
