@@ -104,6 +104,17 @@ typedef struct smp_found {
 /* A priced candidate, for the plot of time against memory. */
 typedef struct smp_spot { int64_t step_ps; uint64_t peak_bytes; bool fits; } smp_spot;
 
+/* What one setting changes: a neighbour of the best plan. */
+typedef struct smp_neighbour {
+    const char *key, *value;   /* the setting and its value there */
+    const char *with;          /* another setting that had to follow, or NULL */
+    int64_t more_ps, more_bytes; /* step time and peak memory over the best plan's */
+    uint64_t excess_bytes;     /* what it lacks; 0: it fits */
+    bool outside;              /* faster, but not in the space that is searched */
+    const char *limit;         /* the part that changes most, and by how much: short */
+    const char *why;           /* a sentence */
+} smp_neighbour;
+
 struct smp_plan {
     smp_arena *arena;
     smp_job job;                 /* as given, with pins */
@@ -118,8 +129,8 @@ struct smp_plan {
     uint64_t nearest_excess_bytes;
     uint32_t fitting_gpus;       /* 0: no count up to the limit of the search fits */
     uint32_t largest_gpus_tried;
-    char **why;                  /* sentences about alternatives */
-    uint32_t n_why;
+    smp_neighbour *neighbours;   /* of the best */
+    uint32_t n_neighbour;
 };
 
 /* A cluster with another number of GPUs, made of whole nodes from one node on; the copy
@@ -127,7 +138,7 @@ struct smp_plan {
 const smp_cluster *smp_cluster_resized(smp_arena *arena, const smp_cluster *cluster,
                                        uint32_t gpus);
 
-/* Fills plan->why. */
+/* Fills plan->neighbours. */
 SMP_CHECK smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors);
 
 #endif

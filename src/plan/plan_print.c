@@ -26,7 +26,11 @@ static const char *const shown_keys[] = {
     "reshard_after_forward", "micro_batch", "accumulation", "checkpointing", "offload",
     "activation_loading_horizon", "loss_chunks", "prefetch",
 };
-enum { N_SHOWN = sizeof shown_keys / sizeof shown_keys[0], COLUMNS = SMP_PLAN_COLUMNS, VALUE_BYTES = 96 };
+enum {
+    N_SHOWN = sizeof shown_keys / sizeof shown_keys[0],
+    COLUMNS = SMP_PLAN_COLUMNS,
+    VALUE_BYTES = 96
+};
 
 /* ------------------------------------------------------------------ settings */
 
@@ -206,13 +210,39 @@ static void put_table(const smp_plan *plan, FILE *stream)
     fputc('\n', stream);
 }
 
+/* "+5.61 GiB" */
+static const char *signed_bytes(int64_t bytes, char text[24])
+{
+    snprintf(text, 24, "%s%s", bytes < 0 ? "" : "+", smp_show_signed_bytes(bytes));
+    return text;
+}
+
 void smp_put_why(const smp_plan *plan, FILE *stream)
 {
-    if (plan->n_why > 0) {
-        fputs("\nWhy not, for plan 1: one setting changed, the others kept\n", stream);
+    bool outside = false;
+    if (plan->n_neighbour == 0) {
+        return;
     }
-    for (uint32_t i = 0; i < plan->n_why; i++) {
-        smp_put_sentence(stream, plan->why[i]);
+    fprintf(stream, "\nWhy not, for plan 1: one setting changed, the others kept\n"
+            " %-32s %8s %7s %10s  %s\n", "setting", "step", "", "peak", "mostly");
+    for (uint32_t i = 0; i < plan->n_neighbour; i++) {
+        const smp_neighbour *n = &plan->neighbours[i];
+        char name[128];
+        char bytes[24];
+        char time[24];
+        snprintf(name, sizeof name, "%s %s", n->key, n->value);
+        snprintf(time, sizeof time, "%c%s", n->more_ps < 0 ? '-' : '+',
+                 smp_show_seconds(fabs(smp_s_from_ps(n->more_ps))));
+        fprintf(stream, "%c%-32.32s %8s %+6.1f%% %10s  %s\n", n->outside ? '*' : ' ', name, time,
+                100 * (double)n->more_ps / (double)plan->found[0].report.step_ps,
+                signed_bytes(n->more_bytes, bytes), n->limit);
+        if (n->with) {
+            fprintf(stream, "   with %s\n", n->with);
+        }
+        outside = outside || n->outside;
+    }
+    if (outside) {
+        fputs("* faster, but outside the space that is searched\n", stream);
     }
 }
 
@@ -289,11 +319,34 @@ void smp_out_search(smp_json_out *out, const smp_search_info *info, bool timing)
     smp_out_double(out, "seconds", timing ? info->seconds : (double)NAN);
 }
 
+static void out_neighbour(smp_json_out *out, const smp_plan *plan, const smp_neighbour *n)
+{
+    smp_out_object(out, NULL);
+    smp_out_string(out, "setting", n->key);
+    smp_out_string(out, "value", n->value);
+    smp_out_string(out, "with", n->with);
+    smp_out_double(out, "step_time_change_s", smp_s_from_ps(n->more_ps));
+    smp_out_double(out, "step_time_change_frac",
+                   (double)n->more_ps / (double)plan->found[0].report.step_ps);
+    smp_out_i64(out, "peak_change_bytes", n->more_bytes);
+    smp_out_bool(out, "fits", n->excess_bytes == 0);
+    smp_out_u64(out, "shortfall_bytes", n->excess_bytes);
+    smp_out_bool(out, "in_space", !n->outside);
+    smp_out_string(out, "limit", n->limit);
+    smp_out_string(out, "why", n->why);
+    smp_out_end_object(out);
+}
+
 void smp_out_why(smp_json_out *out, const smp_plan *plan)
 {
     smp_out_array(out, "why");
-    for (uint32_t i = 0; i < plan->n_why; i++) {
-        smp_out_string(out, NULL, plan->why[i]);
+    for (uint32_t i = 0; i < plan->n_neighbour; i++) {
+        smp_out_string(out, NULL, plan->neighbours[i].why);
+    }
+    smp_out_end_array(out);
+    smp_out_array(out, "sensitivity");
+    for (uint32_t i = 0; i < plan->n_neighbour; i++) {
+        out_neighbour(out, plan, &plan->neighbours[i]);
     }
     smp_out_end_array(out);
 }

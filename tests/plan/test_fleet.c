@@ -216,7 +216,8 @@ static void test_no_prune(void **state)
             const smp_candidate *b = fleets[1]->ranked[i];
             check_u64(a->offer, b->offer);
             check_u64(a->gpus, b->gpus);
-            check_i64(smp_plan_report(a->plan, 0)->step_ps, smp_plan_report(b->plan, 0)->step_ps);
+            check_i64(smp_plan_report(a->plan, 0)->step_ps,
+                      smp_plan_report(b->plan, 0)->step_ps);
         }
         smp_fleet_destroy(fleets[0]);
         smp_fleet_destroy(fleets[1]);
