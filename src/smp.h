@@ -598,8 +598,8 @@ typedef struct smp_plan_options {
     uint32_t top;     /* plans to return; 0 means 5 */
     bool prune;       /* false: price every candidate */
     double margin_frac; /* of capacity that a plan must leave free; default 0.03 */
-    bool front;       /* also find the front of time and memory, for smp_plan_pareto: the
-                         fastest plan in ever less memory, at least 5 % less each */
+    bool front;       /* also find the front: what no other configuration beats or equals in
+                         time, memory and cost */
     bool timing;      /* print how long the search took: no two runs then print the same */
     bool brief;       /* plans only: neither what their neighbours cost nor, where nothing
                          fits, on how many GPUs something would */

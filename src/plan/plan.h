@@ -104,6 +104,16 @@ typedef struct smp_found {
 /* A priced candidate, for the plot of time against memory. */
 typedef struct smp_spot { int64_t step_ps; uint64_t peak_bytes; bool fits; } smp_spot;
 
+/* A configuration on the front (front.h).  time_s and cost: of a step and of its GPU seconds;
+ * of a run and in money where clusters are compared. */
+typedef struct smp_front_point {
+    double time_s, cost;
+    uint64_t peak_bytes;
+    smp_found found;
+} smp_front_point;
+
+typedef struct smp_front { smp_front_point *at; size_t n, room; } smp_front; /* heap */
+
 /* What one setting changes: a neighbour of the best plan. */
 typedef struct smp_neighbour {
     const char *key, *value;   /* the setting and its value there */
@@ -124,6 +134,8 @@ struct smp_plan {
     uint32_t n_found;
     smp_spot *spots;             /* heap */
     size_t n_spot, spot_room;
+    smp_front front;             /* where options.front asks for it */
+    uint64_t front_evaluated;    /* simulated for it */
     bool has_nearest;
     smp_found nearest;
     uint64_t nearest_excess_bytes;

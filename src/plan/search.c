@@ -12,7 +12,7 @@
  */
 #include "config.h"
 
-#include "plan/plan.h"
+#include "plan/front.h"
 
 #include "base/numeric.h"
 #include "model/model.h"
@@ -348,21 +348,6 @@ static smp_status best_first(search *s)
     return st;
 }
 
-/* The fastest plans in ever less memory.  Each round is a search of its own with the best of
- * the last round's memory, less a twentieth, as its limit. */
-static smp_status find_front(search *s)
-{
-    smp_status st = SMP_OK;
-    s->top = 1;
-    while (st == SMP_OK && s->n_found > 0) {
-        s->limit_bytes = s->found[0].report.memory.peak_bytes / 20 * 19;
-        s->n_found = 0;
-        s->heap.n = 0;
-        st = best_first(s);
-    }
-    return st;
-}
-
 static smp_status every_point(search *s)
 {
     smp_point point = {{0}};
@@ -426,8 +411,8 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     const uint64_t before = plan->info.evaluated;
     smp_status st = plan->options.prune ? best_first(&s) : every_point(&s);
     merge(&s);
-    if (st == SMP_OK && plan->options.front && plan->options.prune) {
-        st = find_front(&s);
+    if (st == SMP_OK && plan->options.front) {
+        st = smp_front_find(plan, bounds, job, errors);
     }
     plan->info.pruned += points - (plan->info.evaluated - before);
     free(s.heap.items);
@@ -720,6 +705,7 @@ void smp_plan_destroy(smp_plan *plan)
 {
     if (plan) {
         free(plan->spots);
+        free(plan->front.at);
         smp_arena_destroy(plan->arena);
     }
 }
