@@ -219,6 +219,23 @@ typedef enum smp_dispatch_kernels {
     SMP_DISPATCH_NCCL, SMP_DISPATCH_DEEPEP
 } smp_dispatch_kernels;
 typedef enum smp_moe_statistics { SMP_MOE_LOCAL, SMP_MOE_DATA } smp_moe_statistics;
+/* Which software runs the step (docs/stacks.md). */
+typedef enum smp_stack_name {
+    SMP_STACK_NATIVE, SMP_STACK_FSDP1, SMP_STACK_FSDP2, SMP_STACK_MEGATRON, SMP_STACK_DEEPSPEED
+} smp_stack_name;
+/* Generation of the fused attention kernel, for times. */
+typedef enum smp_attention_kernel {
+    SMP_KERNEL_STACK, /* that of the stack */
+    SMP_KERNEL_BEST, SMP_KERNEL_FLASH2, SMP_KERNEL_TRITON
+} smp_attention_kernel;
+/* What the loss keeps beside the logits, of the same number of elements. */
+typedef enum smp_loss_kernel {
+    SMP_LOSS_STACK, /* that of the stack */
+    SMP_LOSS_FUSED,    /* nothing: their gradient takes their place, in their type */
+    SMP_LOSS_COMPILED, /* their gradient, in their type */
+    SMP_LOSS_COPY,     /* a copy in fp32, whose place the gradient takes */
+    SMP_LOSS_EAGER     /* the copy, the logarithm of its softmax and a gradient, in fp32 */
+} smp_loss_kernel;
 
 /* The axes of the mesh.  Context parallelism lies inside the shard axis; what is left of it
  * and the expert axis are in SMP_AXIS_SHARD and SMP_AXIS_EXPERT under both layouts. */
@@ -227,7 +244,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 42 }; /* number of keys */
+enum { SMP_SETTINGS = 48 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -278,6 +295,13 @@ typedef struct smp_settings {
     double moe_rows_factor; /* bound of an expert rank's rows over their mean */
     smp_imbalance imbalance;
     smp_moe_statistics moe_statistics;
+    /* the software that runs the step */
+    smp_stack_name stack;
+    bool compile;             /* stacks on PyTorch: element-wise kernels are fused */
+    smp_attention_kernel attention_kernel;
+    smp_loss_kernel loss_kernel;
+    bool overlap_reduce;      /* gradients are reduced while backward runs */
+    double kernel_efficiency; /* 0: that of the stack; after resolving the one that acts */
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
     smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */
 } smp_settings;

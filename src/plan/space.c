@@ -391,6 +391,8 @@ static bool is_copy(const smp_plan_space *space, const smp_point *point, const s
            (expert == 1 && point->digit[SMP_DIM_LAYOUT] > 0) ||
            (expert == 1 && point->digit[SMP_DIM_EXCHANGE] > 0) ||
            (job->micro_batches == 1 && point->digit[SMP_DIM_ACCUMULATION] > 0) ||
+           /* the stack has only one way */
+           (uint32_t)s->accumulation != choice_value(space, point, SMP_DIM_ACCUMULATION) ||
            (!gathers && point->digit[SMP_DIM_RESHARD] > 0) ||
            ((!gathers || !s->reshard_after_forward) && point->digit[SMP_DIM_PREFETCH] > 0) ||
            (s->offload && !space->pinned[SMP_DIM_OFFLOAD] &&
