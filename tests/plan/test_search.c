@@ -181,7 +181,7 @@ static void test_bounds(void **state)
             const sample *a = &all.at[i];
             check_ok(smp_bound_time(bounds, &a->job, false, s.errors, &head), s.errors);
             check_ok(smp_bound_time(bounds, &a->job, true, s.errors, &mesh), s.errors);
-            check_ok(smp_bound_memory(bounds, &a->job, s.errors, &bytes), s.errors);
+            check_ok(smp_bound_memory(bounds, &a->job, true, s.errors, &bytes), s.errors);
             assert_true(head > 0 && head <= mesh);
             assert_true(mesh <= a->report.step_ps);
             assert_true(bytes <= a->report.memory.peak_bytes);
@@ -334,7 +334,7 @@ static void test_expert_dimensions(void **state)
         int64_t bound_ps = 0;
         uint64_t bytes = 0;
         check_ok(smp_bound_time(bounds, &all.at[i].job, true, s.errors, &bound_ps), s.errors);
-        check_ok(smp_bound_memory(bounds, &all.at[i].job, s.errors, &bytes), s.errors);
+        check_ok(smp_bound_memory(bounds, &all.at[i].job, true, s.errors, &bytes), s.errors);
         assert_true(bound_ps <= all.at[i].report.step_ps);
         assert_true(bytes <= all.at[i].report.memory.peak_bytes);
         nested += all.at[i].job.settings.expert_layout == SMP_EXPERT_LAYOUT_NESTED;
