@@ -13,6 +13,7 @@
 #include "sim/sim.h"
 #include "step/program.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -323,30 +324,16 @@ static smp_cluster *make_cluster(const published *p, const char *name, smp_error
     return cluster;
 }
 
-/* FlashAttention-2 on H100: forward 338.5 TFLOP/s at 8192 (waynehacking8,
- * results/reference/fa2.txt), forward and backward 221, 265, 294, 308, 328 at 1024 to 16384
- * (FlashAttention-3, Shah et al. 2024, and the figures of Dao-AILab/flash-attention), causal,
- * head size 128: with s / (s + 450), 0.36 of 989 TFLOP/s forward and 0.32 backward.  On other
- * GPUs, where no measurement of it was found, the same rate of a multiprocessor. */
-static void use_flash2(cJSON *profile)
+/* A power limit below that of the profile: what the chip switches takes power with the cube of
+ * its clock (voltage follows the clock), 100 W it takes anyway. */
+static void limit_power(cJSON *profile, double watts, double usual_watts)
 {
-    static const double h100 = 989e12, forward = 0.36, backward = 0.32;
-    cJSON *efficiency = cJSON_GetObjectItemCaseSensitive(profile, "efficiency");
-    const cJSON *peaks = cJSON_GetObjectItemCaseSensitive(profile, "peak_flops");
-    const cJSON *bf16 = cJSON_GetObjectItemCaseSensitive(peaks, "bf16");
-    const double peak = published_number(bf16, "value");
-    const double chips = published_number(profile, "multiprocessors") / 132;
-    cJSON *fits = cJSON_GetObjectItemCaseSensitive(profile, "fits");
+    const cJSON *rate = cJSON_GetObjectItemCaseSensitive(profile, "sustained_flops");
+    const double still = 100;
 
-    set_figure(efficiency, "attention", forward * h100 * chips / peak);
-    set_figure(efficiency, "attention_grad", backward * h100 * chips / peak);
-    set_figure(profile, "attention_half_seq", 450);
-    for (int i = cJSON_GetArraySize(fits) - 1; i >= 0; i--) {
-        const char *op = published_string(cJSON_GetArrayItem(fits, i), "op");
-        if (op != NULL && strcmp(op, "attention") == 0) {
-            cJSON_DeleteItemFromArray(fits, i);
-        }
-    }
+    set_figure(profile, "sustained_flops",
+               published_number(rate, "value") *
+                   cbrt((watts - still) / (usual_watts - still)));
 }
 
 static smp_profile *make_profile(const published *p, const smp_cluster *cluster,
@@ -364,8 +351,8 @@ static smp_profile *make_profile(const published *p, const smp_cluster *cluster,
     if (says(p->gpu, "HBM2e")) {
         set_figure(root, "memory_Bps", 2.4e12);
     }
-    if (p->stack->flash2 && published_number(root, "compute_capability") >= 90) {
-        use_flash2(root);
+    if (says(p->gpu, "500W")) {
+        limit_power(root, 500, 700);
     }
     char *text = cJSON_PrintUnformatted(root);
     if (text == NULL || smp_profile_parse(text, strlen(text), name, name, errors, &profile)) {
@@ -470,6 +457,12 @@ static void set_all(published *p, smp_settings *s, smp_errors *errors, smp_arena
             p->unstated = published_join(arena, p->unstated, "sequence parallelism");
         }
     }
+    if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(p->row, "compile"))) {
+        set(s, errors, "compile", "true");
+    }
+    if (says(p->notes, "overlap disabled")) {
+        set(s, errors, "overlap_reduce", "false");
+    }
     if (says(p->id, "chunkedCE")) { /* torchtune's CEWithChunkedOutputLoss: 8 parts */
         set(s, errors, "loss_chunks", "8");
     }
@@ -479,9 +472,8 @@ static void set_all(published *p, smp_settings *s, smp_errors *errors, smp_arena
 static void note_beside(published *p, smp_arena *arena)
 {
     static const struct { const char *gpu, *notes, *what; } marks[] = {
-        {"500W", NULL, "500 W limit"}, {"lower TDP", NULL, "500 W limit"},
-        {"power limited", NULL, "power limit"}, {NULL, "asyncTP", "async TP"},
-        {NULL, "overlap disabled", "no overlap"}, {NULL, "DeepEP", "DeepEP"},
+        {NULL, "asyncTP", "async TP"},
+        {NULL, "DeepEP", "DeepEP"},
         {NULL, "HybridEP", "HybridEP"}};
 
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
@@ -538,6 +530,7 @@ static void take(published *p, const smp_report *r)
     const int64_t idle = t->shard_ps + t->replica_ps + t->tensor_ps + t->expert_ps +
                          t->world_ps + t->offload_ps;
 
+    memset(p->parts_s, 0, sizeof p->parts_s);
     p->predicted_s = r->step_time_s;
     p->low_s = r->interval_low_s;
     p->high_s = r->interval_high_s;
@@ -545,10 +538,6 @@ static void take(published *p, const smp_report *r)
     /* PyTorch's allocator has neither the context nor NCCL's buffers. */
     p->predicted_bytes = (double)(p->memory == MEMORY_DEVICE ? r->memory.peak_bytes
                                                              : r->memory.arena_bytes);
-    /* Ours computes the loss on logits in the compute precision, in place. */
-    if (p->stack->fp32_loss && r->memory.parts.logits_bytes > 0) {
-        p->predicted_bytes += 2 * (double)r->memory.parts.logits_bytes;
-    }
     p->fits = r->memory.fits;
 }
 
@@ -573,7 +562,7 @@ static smp_status simulate(published *p, smp_job *job, smp_errors *errors)
     return status;
 }
 
-void published_predict(published *p, const char *models, smp_arena *arena)
+void published_predict(published *p, const char *models, double efficiency, smp_arena *arena)
 {
     const char *name = cluster_name(p);
 
@@ -591,8 +580,12 @@ void published_predict(published *p, const char *models, smp_arena *arena)
         smp_job job = {.model = model, .cluster = cluster, .profile = profile,
                        .batch = {.seq_len = p->seq_len, .global_batch = p->global_batch}};
         smp_settings_init(&job.settings);
+        char text[24];
+        (void)snprintf(text, sizeof text, "%.6f", efficiency);
+        set(&job.settings, errors, "efficiency", text);
         set_all(p, &job.settings, errors, arena);
         note_beside(p, arena);
+        p->predicted_s = 0;
         if (smp_errors_count(errors) == 0 && simulate(p, &job, errors)) {
             p->predicted_s = 0;
         }

@@ -67,6 +67,7 @@ struct smp_profile {
     uint32_t multiprocessors;    /* that share a kernel's tiles */
     smp_figure peak_flops[SMP_DTYPES]; /* dense; 0: not supported */
     smp_figure memory_Bps;
+    smp_figure sustained_flops;  /* of 16-bit products under lasting load; 0: not known */
     /* shares of the peak that a kernel reaches when its sizes are large */
     smp_figure matmul_efficiency, attention_efficiency, attention_grad_efficiency;
     smp_figure memory_efficiency;
@@ -78,6 +79,9 @@ struct smp_profile {
     smp_figure context_bytes;
     smp_figure spread;       /* relative standard deviation of a kernel's time */
     smp_figure collective_spread;
+    /* time beside one of the other kind over time alone; value 0: the file has none */
+    smp_figure matrix_beside_collective, memory_beside_collective;
+    smp_figure collective_beside_matrix, collective_beside_memory;
     uint32_t n_sample, n_fit; /* measured samples and fits in the file (docs/costs.md) */
     const smp_fit *fits[SMP_FIT_KINDS]; /* NULL: the formula alone */
 };
@@ -179,6 +183,24 @@ typedef struct smp_dispatch {
 } smp_dispatch;
 void smp_cost_dispatch(const smp_cluster *cluster, const smp_profile *profile,
                        const smp_dispatch *dispatch, smp_cost *cost_p);
+
+/* What tasks that run at the same time on a device take from each other. */
+typedef enum smp_overlap_kind {
+    SMP_OVERLAP_NONE,       /* copies to and from the host, tokens */
+    SMP_OVERLAP_MATRIX,     /* products and attention: multiprocessors */
+    SMP_OVERLAP_MEMORY,     /* other kernels: device memory */
+    SMP_OVERLAP_IN_NODE,    /* collectives on the links inside a node */
+    SMP_OVERLAP_BETWEEN,    /* collectives on the network */
+    SMP_OVERLAP_KINDS
+} smp_overlap_kind;
+/* Time of a task of the first kind beside one of the second over its time alone, in 2^-16; at
+ * least 1.  A second task beside it adds as much again. */
+typedef struct smp_overlap {
+    uint32_t slow_q16[SMP_OVERLAP_KINDS][SMP_OVERLAP_KINDS];
+} smp_overlap;
+/* False: nothing slows anything (no NVIDIA GPU). */
+bool smp_cost_overlap(const smp_profile *profile, smp_overlap *overlap_p);
+smp_overlap_kind smp_cost_overlap_kind(const smp_program *program, const smp_task *task);
 
 /* Device memory that no arena holds: estimates. */
 uint64_t smp_cost_context_bytes(const smp_profile *profile);

@@ -10,14 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All that smp_cost_task reads of a task. */
+/* All that smp_cost_task reads of a task and of the program that it is of. */
 typedef struct price_key {
     uint16_t op;
-    uint8_t dtype, dtype2, flags, unused[3];
+    uint8_t dtype, dtype2, flags, kernels, loss, attention;
     uint32_t gpus; /* copies to and from the host share its links; else 0 */
     uint32_t placement[6];
-    uint32_t unused2;
+    uint32_t unused;
     uint64_t dims[SMP_MAX_DIMS];
+    double efficiency;
 } price_key;
 
 typedef struct price { price_key key; smp_cost cost; } price;
@@ -50,6 +51,10 @@ void smp_prices_task(smp_prices *prices, const smp_cluster *cluster,
     key.dtype = task->dtype;
     key.dtype2 = task->dtype2;
     key.flags = task->flags;
+    key.kernels = (uint8_t)program->kernels;
+    key.loss = (uint8_t)program->loss;
+    key.attention = (uint8_t)program->attention_kernel;
+    key.efficiency = program->efficiency;
     memcpy(key.dims, task->dims, sizeof key.dims);
     if (task->comm != SMP_NO_COMM) {
         const smp_placement *p = &program->comms[task->comm].placement;

@@ -16,6 +16,7 @@
 #include "config.h"
 
 #include "mesh/mesh.h"
+#include "mesh/runtime.h"
 #include "mesh/settings.h"
 
 #include "base/numeric.h"
@@ -28,7 +29,8 @@
 /* A job on its way: `job` holds the acting settings once `act` has run. */
 typedef struct state {
     smp_job job;
-    const smp_settings *asked; /* as given */
+    const smp_settings *asked; /* as given, and what the stack puts where nothing is */
+    smp_settings stacked;      /* `asked` where the stack puts something */
     uint32_t rest;             /* world / (tensor x expert), nested world / tensor; 0 when
                                   that is no integer */
     bool strategy_forced;      /* the given sharding_strategy does not act */
@@ -134,9 +136,49 @@ static void act_rank_order(const smp_settings *asked, smp_settings *s)
     }
 }
 
-/* Degrees here are at least 1: rule RANGE has been checked. */
-static void act(state *st, const smp_settings *asked)
+/* Defaults that a stack has of its own (src/mesh/runtime.h). */
+static const smp_settings *with_stack(state *st, const smp_settings *asked)
 {
+    const smp_runtime *runtime = smp_runtime_of(asked->stack);
+    smp_settings *s = &st->job.settings;
+    bool reduces = runtime->reduces_in_precision && !smp_key_given(asked, SMP_KEY_REDUCE_DTYPE);
+    bool shards = runtime->shards_optimizer && !smp_key_given(asked, SMP_KEY_SHARDING) &&
+                  asked->sharding_strategy == SMP_STRATEGY_UNSET;
+
+    if (s->efficiency <= 0) {
+        s->efficiency = runtime->efficiency;
+    }
+    if (s->attention_kernel == SMP_KERNEL_STACK) {
+        s->attention_kernel = runtime->attention;
+    }
+    s->compile = s->compile && runtime->compiles;
+    if (s->loss_kernel == SMP_LOSS_STACK) {
+        s->loss_kernel = smp_runtime_loss(runtime, s->compile);
+    }
+    if (reduces) {
+        s->reduce_dtype = s->precision;
+    }
+    if (!shards) {
+        return asked;
+    }
+    st->stacked = *asked;
+    st->stacked.sharding = s->sharding = SMP_SHARDING_OPTIMIZER;
+    return &st->stacked;
+}
+
+/* Software that reduces whole gradients once a step; with sharding=full it cannot. */
+static bool accumulation_holds(const state *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !smp_runtime_of(s->stack)->accumulates_whole || s->sharding == SMP_SHARDING_FULL ||
+           s->accumulation == SMP_ACCUMULATION_LAST || st->job.micro_batches <= 1;
+}
+
+/* Degrees here are at least 1: rule RANGE has been checked. */
+static void act(state *st, const smp_settings *given)
+{
+    const smp_settings *asked = with_stack(st, given);
     smp_job *job = &st->job;
     smp_settings *s = &job->settings;
     uint64_t outer = smp_mul(s->tensor_parallel_degree,
@@ -158,6 +200,9 @@ static void act(state *st, const smp_settings *asked)
     job->replicas = s->hybrid_shard_degree > 0 ? st->rest / s->hybrid_shard_degree : 0;
     uint64_t turn = smp_mul(job->data_ranks, s->micro_batch);
     job->micro_batches = turn > 0 ? job->batch.global_batch / turn : 0;
+    if (!accumulation_holds(st) && !smp_key_given(asked, SMP_KEY_ACCUMULATION)) {
+        s->accumulation = SMP_ACCUMULATION_LAST;
+    }
 }
 
 /* ------------------------------------------------------------------ rules */
@@ -735,6 +780,52 @@ static void reduce_why(const state *st, smp_text *text)
     smp_text_add(text, "must be fp32 or the precision, which is %s", precision);
 }
 
+static bool efficiency_holds(const state *st)
+{
+    return st->job.settings.efficiency <= 1;
+}
+
+static void efficiency_why(const state *st, smp_text *text)
+{
+    (void)st;
+    smp_text_add(text, "must be at most 1; legal here: 0 to 1");
+}
+
+static void accumulation_why(const state *st, smp_text *text)
+{
+    smp_text_add(text, "%s reduces whole gradients once a step; legal here: last",
+                 smp_runtime_of(st->job.settings.stack)->title);
+}
+
+static bool preloading_holds(const state *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->offload || !s->sm_activation_offloading || smp_runtime_of(s->stack)->preloads;
+}
+
+static void preloading_why(const state *st, smp_text *text)
+{
+    smp_text_add(text, "%s has no offloading that loads ahead; legal here: false, or "
+                 "sm_activation_offloading false",
+                 smp_runtime_of(st->job.settings.stack)->title);
+}
+
+/* With sharding=full gradients of few units exist at once. */
+static bool overlap_holds(const state *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return s->overlap_reduce || s->sharding != SMP_SHARDING_FULL;
+}
+
+static void overlap_why(const state *st, smp_text *text)
+{
+    (void)st;
+    smp_text_add(text, "gradients that wait for the end of backward must be whole: needs "
+                 "sharding optimizer or none; legal here: true");
+}
+
 typedef bool holds_function(const state *st);
 typedef void why_function(const state *st, smp_text *text);
 
@@ -775,6 +866,10 @@ static const rule rules[] = {
     {SMP_KEY_CAPACITY_PAD, false, pad_holds, pad_why},
     {SMP_KEY_IMBALANCE, false, imbalance_holds, imbalance_why},
     {SMP_KEY_MOE_STATISTICS, false, statistics_hold, statistics_why},
+    {SMP_KEY_EFFICIENCY, false, efficiency_holds, efficiency_why},
+    {SMP_KEY_ACCUMULATION, false, accumulation_holds, accumulation_why},
+    {SMP_KEY_OFFLOAD, false, preloading_holds, preloading_why},
+    {SMP_KEY_OVERLAP_REDUCE, false, overlap_holds, overlap_why},
 };
 enum { RULES = sizeof(rules) / sizeof(rules[0]) };
 

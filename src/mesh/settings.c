@@ -25,12 +25,18 @@ static const char *const attention_words[] = {"flash", "naive", NULL};
 static const char *const optimizer_words[] = {"adamw", "sgd", NULL};
 static const char *const prefetch_words[] = {"backward_pre", "backward_post", "none", NULL};
 
+static const char *const seed_words[] = {"global", "smp", NULL};
 static const char *const layout_words[] = {"orthogonal", "nested", NULL};
 static const char *const balancing_words[] = {"sinkhorn", "aux_loss", "balanced", "none",
                                               NULL};
 static const char *const kernels_words[] = {"nccl", "deepep", NULL};
 static const char *const policy_words[] = {"probs", "position", NULL};
 static const char *const statistics_words[] = {"local", "data", NULL};
+static const char *const stack_words[] = {"native", "fsdp1", "fsdp2", "megatron", "deepspeed",
+                                          NULL};
+static const char *const kernel_words[] = {"stack", "best", "flash2", "triton", NULL};
+static const char *const loss_words[] = {"stack", "fused", "compiled", "copy", "eager",
+                                         NULL};
 
 #define TYPE_INTEGER "integer"
 #define TYPE_NUMBER "number"
@@ -67,9 +73,12 @@ _Static_assert(SMP_KEYS <= 64, "smp_settings.given has 64 bits");
 _Static_assert(sizeof(smp_strategy) == 4 && sizeof(smp_sharding) == 4 &&
                    sizeof(smp_accumulation) == 4 && sizeof(smp_precision) == 4 &&
                    sizeof(smp_attention_kind) == 4 && sizeof(smp_optimizer) == 4 &&
-                   sizeof(smp_prefetch) == 4 && sizeof(smp_expert_layout) == 4 &&
+                   sizeof(smp_prefetch) == 4 && sizeof(smp_seed_rule) == 4 &&
+                   sizeof(smp_expert_layout) == 4 &&
                    sizeof(smp_balancing) == 4 && sizeof(smp_capacity_policy) == 4 &&
-                   sizeof(smp_moe_statistics) == 4 && sizeof(smp_dispatch_kernels) == 4,
+                   sizeof(smp_moe_statistics) == 4 && sizeof(smp_dispatch_kernels) == 4 &&
+                   sizeof(smp_stack_name) == 4 && sizeof(smp_attention_kernel) == 4 &&
+                   sizeof(smp_loss_kernel) == 4,
                "enums of settings have the size of uint32_t");
 
 const smp_setting_info *smp_settings_table(size_t *count_p)

@@ -54,6 +54,9 @@ typedef enum smp_setting_kind {
       true, "ranks that split the experts of a layer")                                        \
     X(RANDOM_SEED, random_seed, INTEGER, 0, NULL, "0 or more", "12345", true, false,          \
       "seed of all random numbers")                                                           \
+    X(SEED_RULE, seed_rule, WORD, 0, seed_words, "global or smp", "global", false, false,     \
+      "noise of dropout in what tensor parallelism splits: global, the same in every "        \
+      "layout; smp, random_seed + tensor rank is its seed")                                   \
     X(MICRO_BATCH, micro_batch, INTEGER, 1, NULL,                                             \
       "a divisor of global batch / data ranks", "1", false, true,                             \
       "sequences of one data rank in one forward and backward")                               \
@@ -153,7 +156,26 @@ typedef enum smp_setting_kind {
     X(MOE_STATISTICS, moe_statistics, WORD, 0, statistics_words, "local or data", "local",    \
       false, false,                                                                           \
       "tokens that the balancing loss counts: those of the micro-batch on one rank, or of "   \
-      "all data ranks")
+      "all data ranks")                                                                       \
+    X(STACK, stack, WORD, 0, stack_words, "native, fsdp1, fsdp2, megatron or deepspeed",      \
+      "native", false, false,                                                                 \
+      "software that runs the step, modelled: what it keeps in memory, fuses, and shares; "   \
+      "only native can be executed here")                                                     \
+    X(COMPILE, compile, BOOLEAN, 0, NULL, "true or false", "false", false, false,             \
+      "stacks on PyTorch: a compiler fuses element-wise kernels (torch.compile)")             \
+    X(ATTENTION_KERNEL, attention_kernel, WORD, 0, kernel_words,                              \
+      "stack, best, flash2 or triton", "stack", false, false,                                 \
+      "generation of fused attention that times are of: the stack's, the fastest known for "  \
+      "the GPU, FlashAttention-2, or FlashAttention in Triton of 2022")                       \
+    X(LOSS_KERNEL, loss_kernel, WORD, 0, loss_words,                                          \
+      "stack, fused, compiled, copy or eager", "stack", false, false,                         \
+      "what the loss keeps beside the logits: the stack's way; nothing; their gradient; a "   \
+      "copy in fp32; what PyTorch's cross entropy keeps without a compiler")                  \
+    X(OVERLAP_REDUCE, overlap_reduce, BOOLEAN, 0, NULL, "true or false", "true", false,       \
+      false, "reduce gradients while backward runs; false: when it has ended")                \
+    X(EFFICIENCY, efficiency, NUMBER, 0, NULL, "0 to 1", "0", false, false,     \
+      "share of their rates alone that kernels and collectives reach inside a step; 0: the "  \
+      "stack's figure, which is 1 for native")
 
 #define SMP_KEY_ENUM_(KEY, field, kind, low, words, range, initial, v2, searched, meaning)    \
     SMP_KEY_##KEY,

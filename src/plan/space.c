@@ -287,6 +287,20 @@ static uint32_t choice_value(const smp_plan_space *space, const smp_point *point
     return choice_of(space, point, dim).value;
 }
 
+static void apply_leaf(const smp_plan_space *space, const smp_point *point, smp_settings *s)
+{
+    const uint32_t horizon = choice_value(space, point, SMP_DIM_OFFLOAD);
+    s->offload = horizon > 0;
+    if (horizon > 0) {
+        s->activation_loading_horizon = horizon;
+    }
+    s->loss_chunks = choice_value(space, point, SMP_DIM_CHUNKS);
+    if (choice_value(space, point, SMP_DIM_PREFETCH) == 1) {
+        s->prefetch = SMP_PREFETCH_NONE;
+        s->forward_prefetch = false;
+    }
+}
+
 static void apply_expert(const smp_plan_space *space, const smp_point *point, smp_settings *s)
 {
     s->expert_parallel_degree = choice_value(space, point, SMP_DIM_EXPERT);
@@ -301,20 +315,6 @@ static void apply_expert(const smp_plan_space *space, const smp_point *point, sm
         const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
         memcpy(s->rank_order, orders[nested], sizeof orders[nested]);
         s->given |= UINT64_C(1) << SMP_KEY_RANK_ORDER; /* against the default of the layout */
-    }
-}
-
-static void apply_leaf(const smp_plan_space *space, const smp_point *point, smp_settings *s)
-{
-    const uint32_t horizon = choice_value(space, point, SMP_DIM_OFFLOAD);
-    s->offload = horizon > 0;
-    if (horizon > 0) {
-        s->activation_loading_horizon = horizon;
-    }
-    s->loss_chunks = choice_value(space, point, SMP_DIM_CHUNKS);
-    if (choice_value(space, point, SMP_DIM_PREFETCH) == 1) {
-        s->prefetch = SMP_PREFETCH_NONE;
-        s->forward_prefetch = false;
     }
 }
 
@@ -372,7 +372,8 @@ static bool gathers(const smp_settings *s)
 }
 
 /* Whether a head or mesh digit that changes nothing here is not at its first value. */
-static bool is_copy_mesh(const smp_point *point, const smp_job *job)
+static bool is_copy_mesh(const smp_plan_space *space, const smp_point *point,
+                         const smp_job *job)
 {
     const smp_settings *s = &job->settings;
     /* the two orders are one where either axis has one rank */
@@ -382,6 +383,8 @@ static bool is_copy_mesh(const smp_point *point, const smp_job *job)
     return (s->tensor_parallel_degree == 1 && point->digit[SMP_DIM_SEQUENCE] > 0) ||
            (shard == 1 && point->digit[SMP_DIM_ORDER] > 0) ||
            (job->micro_batches == 1 && point->digit[SMP_DIM_ACCUMULATION] > 0) ||
+           /* the stack has only one way */
+           (uint32_t)s->accumulation != choice_value(space, point, SMP_DIM_ACCUMULATION) ||
            (!gathers(s) && point->digit[SMP_DIM_RESHARD] > 0);
 }
 
@@ -450,8 +453,8 @@ static void find_groups(smp_plan_space *space)
     smp_point point = {{0}};
     size_t n = 1;
     n *= space->n_choice[SMP_DIM_TENSOR] * (size_t)space->n_choice[SMP_DIM_EXPERT];
-    n *= space->n_choice[SMP_DIM_SHARD] * (size_t)space->n_choice[SMP_DIM_ORDER];
-    n *= space->n_choice[SMP_DIM_LAYOUT];
+    n *= space->n_choice[SMP_DIM_SHARD] * (size_t)space->n_choice[SMP_DIM_LAYOUT];
+    n *= space->n_choice[SMP_DIM_ORDER];
     space->groups = SMP_ARENA_ARRAY(space->arena, n, bool);
     do {
         do {
@@ -469,7 +472,7 @@ bool smp_plan_space_mesh(const smp_plan_space *space, const smp_point *point, sm
         mesh.digit[dim] = 0;
     }
     return space->groups[groups_code(space, point)] && try_mesh(space, &mesh, job_p) &&
-           !is_copy_mesh(&mesh, job_p);
+           !is_copy_mesh(space, &mesh, job_p);
 }
 
 bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,

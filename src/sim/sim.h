@@ -45,11 +45,14 @@ struct smp_simulation {
     /* per class: durations by task (program->n_task), cost by task, first record of each
      * instance (n_instance + 1), and the records */
     int64_t **duration_ps;
+    int64_t **host_issue_ps; /* NULL: the host launches nothing */
     smp_cost **cost;
     uint32_t **record0;
     smp_record **records;
     int64_t **path_ps;       /* per class and task: time on the path of smp_report.time */
     double sigma_s;          /* standard deviation behind the interval */
+    const int64_t *const **drawn_ps; /* as in smp_engine_input */
+    bool overlaps;           /* the profile says how tasks slow each other down */
 };
 
 /* What the engine runs.  All arrays are per class, then per task or instance. */
@@ -65,6 +68,9 @@ typedef struct smp_engine_input {
     /* NULL: nothing is kept.  record0 as in smp_simulation. */
     smp_record *const *records;
     const uint32_t *const *record0;
+    /* How tasks slow each other down, and the smp_overlap_kind of each task; NULL: not. */
+    const smp_overlap *overlap;
+    const uint8_t *const *kinds;
 } smp_engine_input;
 
 /* Step end of all classes in picoseconds, and the class that ends last (the lowest of equals).
@@ -76,9 +82,13 @@ SMP_CHECK smp_status smp_engine_run(const smp_step *step, int64_t *const *durati
                                     smp_record *const *records, const uint32_t *const *record0,
                                     smp_errors *errors, int64_t *end_ps_p, uint32_t *slowest_p);
 
-/* Durations by instance of class c where the imbalance of experts is drawn (drawn_ps above); NULL:
- * nothing is. */
+/* Durations by instance of class c where the imbalance of experts is drawn (drawn_ps above);
+ * NULL: nothing is. */
 const int64_t *const *smp_draw_durations(const smp_simulation *simulation, uint32_t c);
+/* Runs the step of a simulation again as if nothing slowed anything; never ends later.  The
+ * records are overwritten. */
+SMP_CHECK smp_status smp_simulation_alone(const smp_simulation *simulation, smp_errors *errors,
+                                          int64_t *end_ps_p);
 
 /* Fills record0 (n_instance + 1 entries) and returns the number of records. */
 uint64_t smp_records_index(const smp_program *program, uint32_t *record0);
@@ -109,5 +119,8 @@ void smp_live_sweep(const smp_simulation *simulation, uint32_t c,
 
 /* The report without braces: for objects of smp-sim, sweeps and plans. */
 void smp_out_report(smp_json_out *out, const smp_job *job, const smp_report *report);
+/* The job, its report and the answers (or NULL), without braces. */
+void smp_out_simulation(smp_json_out *out, const smp_simulation *simulation,
+                        const smp_what_ifs *what_ifs);
 
 #endif

@@ -167,6 +167,14 @@ static void decide_gradients(smp_lowering *low, smp_share *share)
     share->keeps_gathered = share->gathers && !low->set->reshard_after_forward;
 }
 
+static uint16_t token_buffer(smp_lowering *low, const char *name)
+{
+    return smp_build_buffer(&low->build, &(smp_buffer){ .name = name,
+                                                        .kind = SMP_KIND_TOKEN,
+                                                        .space = SMP_SPACE_TOKEN,
+                                                        .bytes = 1 });
+}
+
 static void decide_gathers(smp_lowering *low)
 {
     low->n_write = low->dense.n_write > low->experts.n_write ? low->dense.n_write
@@ -176,14 +184,31 @@ static void decide_gathers(smp_lowering *low)
                            && low->set->prefetch != SMP_PREFETCH_BACKWARD_PRE;
     low->orders_reduce = low->orders_backward && low->set->prefetch == SMP_PREFETCH_NONE;
     low->slots = low->orders_forward && low->orders_backward ? 1 : 2;
-    low->prefetch_token = SMP_NO_BUFFER;
-    if (low->orders_forward || low->orders_backward) {
-        low->prefetch_token =
-            smp_build_buffer(&low->build, &(smp_buffer){ .name = "prefetch",
-                                                         .kind = SMP_KIND_TOKEN,
-                                                         .space = SMP_SPACE_TOKEN,
-                                                         .bytes = 1 });
+    low->prefetch_token = low->orders_forward || low->orders_backward
+                              ? token_buffer(low, "prefetch")
+                              : SMP_NO_BUFFER;
+}
+
+/* What the software does otherwise than the native executor. */
+static void decide_stack(smp_lowering *low)
+{
+    smp_program *program = low->build.program;
+
+    low->runtime = smp_runtime_of(low->set->stack);
+    low->kernels = smp_runtime_kernels(low->runtime, low->set->compile);
+    low->loss = low->set->loss_kernel;
+    low->comm_token = low->reduce_token = SMP_NO_BUFFER;
+    if (low->runtime->one_comm) {
+        low->comm_token = token_buffer(low, "communicator");
     }
+    if (!low->set->overlap_reduce) {
+        low->reduce_token = token_buffer(low, "backward");
+    }
+    program->kernels = low->kernels;
+    program->loss = low->loss;
+    program->attention_kernel = low->set->attention_kernel;
+    program->efficiency = low->set->efficiency;
+    program->host_launches = !low->runtime->captured;
 }
 
 static void decide_checkpointing(smp_lowering *low)
@@ -253,13 +278,16 @@ static void add_share_comms(smp_lowering *low, const smp_class *klass, smp_share
     smp_arena *arena = low->build.program->arena;
     bool unshard = share->shard > 1
                    && (share->gathers || low->set->sharding == SMP_SHARDING_OPTIMIZER);
+    bool one = low->runtime->one_comm && unshard;
 
     share->unshard_comm = add_comm(low, klass,
-                                   smp_arena_printf(arena, "%sunshard", share->prefix), shard,
-                                   unshard);
-    share->reduce_comm = add_comm(low, klass,
-                                  smp_arena_printf(arena, "%sreduce", share->prefix), shard,
-                                  true);
+                                   smp_arena_printf(arena, "%s%s", share->prefix,
+                                                    one ? "shard" : "unshard"),
+                                   shard, unshard);
+    share->reduce_comm = one ? share->unshard_comm
+                             : add_comm(low, klass,
+                                        smp_arena_printf(arena, "%sreduce", share->prefix),
+                                        shard, true);
     share->replicate_comm =
         add_comm(low, klass, smp_arena_printf(arena, "%sreplicate", share->prefix), replica,
                  true);
@@ -698,6 +726,13 @@ static void reduce(smp_lowering *low, const smp_share *share, const smp_segments
     }
 }
 
+/* Reductions that wait for the end of backward come behind it, so that what is on their
+ * streams is in the order in which it may run. */
+static bool reduces_later(const smp_lowering *low)
+{
+    return low->reduce_token != SMP_NO_BUFFER;
+}
+
 /* Experts first: their gradients are finished before those of attention. */
 static void reduce_layer(smp_lowering *low, uint32_t layer, uint64_t mb, uint64_t turn)
 {
@@ -755,12 +790,17 @@ static void order_backward(smp_lowering *low, uint64_t mb)
         if (low->orders_backward && !low->orders_reduce) {
             gather_down(low, mb, i - 1);
         }
-        reduce_layer(low, i, mb, turn);
+        if (!reduces_later(low)) {
+            reduce_layer(low, i, mb, turn);
+        }
         if (low->orders_reduce) {
             gather_down(low, mb, i - 1);
         }
     }
     issue(low, low->embed_grad[add], 0, mb, 0);
+    for (uint32_t i = low->model->n_layer; reduces_later(low) && i-- > 0;) {
+        reduce_layer(low, i, mb, turn_down(low, mb, i));
+    }
     reduce(low, &low->dense, &low->root_segments, 0, mb, 0);
 }
 
@@ -865,6 +905,7 @@ smp_status smp_lower_rank(const smp_job *job, const smp_mesh *mesh, uint32_t ran
     decide_gradients(&low, &low.experts);
     decide_gathers(&low);
     decide_checkpointing(&low);
+    decide_stack(&low);
     add_comms(&low, klass);
     add_buffers(&low);
     status = add_variants(&low);

@@ -128,6 +128,9 @@ typedef struct smp_lowering {
     uint32_t slots;         /* of the ring of gathered parameters */
     bool orders_forward, orders_backward; /* gathers wait for the unit before by a token */
     bool orders_reduce;     /* ... and for its reduction */
+    const smp_runtime *runtime; /* of the stack */
+    smp_kernel_form kernels;
+    smp_loss_kernel loss;
     uint32_t checkpointed;  /* layers 0 .. checkpointed - 1 */
     uint32_t offloaded;     /* layers 0 .. offloaded - 1 have their inputs in the ring */
     uint32_t stored;        /* layers 0 .. stored - 1 are stored and loaded */
@@ -143,6 +146,8 @@ typedef struct smp_lowering {
     uint16_t x_ring, x, host, d, ids, targets, scalars, embed_mask;
     uint16_t embed_narrow, embed_raw; /* what the embedding's projection and norm read */
     uint16_t prefetch_token, load_token, units_token;
+    uint16_t comm_token;    /* of collectives of the shard group that share a communicator */
+    uint16_t reduce_token;  /* backward has ended */
     smp_named *named; uint32_t n_named, cap_named;
     smp_layer_set *spans; uint32_t n_span, cap_span;
 } smp_lowering;

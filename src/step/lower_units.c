@@ -303,6 +303,9 @@ static void add_gather(smp_lowering *low, const smp_home *home, smp_phase phase,
                    (smp_access[]){ own > 0 ? smp_reads(from) : smp_writes(to),
                                    smp_writes(to) },
                    2);
+    if (low->comm_token != SMP_NO_BUFFER) {
+        smp_build_extend(&low->build, smp_token(low->comm_token));
+    }
 }
 
 static void add_cast(smp_lowering *low, const smp_home *home, smp_stream stream,
@@ -454,6 +457,12 @@ static void add_shard_reduction(smp_lowering *low, const smp_home *home, smp_ref
     }
     if (low->orders_reduce && home->layout.block) {
         smp_build_extend(&low->build, smp_token(low->prefetch_token));
+    }
+    if (low->comm_token != SMP_NO_BUFFER) {
+        smp_build_extend(&low->build, smp_token(low->comm_token));
+    }
+    if (low->reduce_token != SMP_NO_BUFFER) {
+        smp_build_extend(&low->build, smp_token(low->reduce_token));
     }
 }
 
