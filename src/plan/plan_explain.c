@@ -337,7 +337,7 @@ static smp_status explain_one(smp_plan *plan, const struct neighbour *neighbour,
     if (!neighbour->change(&best->job, s) || !smp_job_try(&other.job)) {
         return SMP_OK;
     }
-    const smp_status st = smp_evaluate(&other.job, true, errors, &other.report, NULL);
+    const smp_status st = smp_evaluate(&other.job, true, errors, &other.report, NULL, NULL);
     if (st != SMP_OK) {
         return st;
     }

@@ -153,7 +153,7 @@ static void test_evaluate(void **state)
             smp_report quick;
             smp_report full;
             uint64_t simulated = 0;
-            check_ok(smp_evaluate(&job, true, s.errors, &quick, &simulated), s.errors);
+            check_ok(smp_evaluate(&job, true, s.errors, &quick, NULL, &simulated), s.errors);
             check_ok(smp_evaluate_fully(&job, s.errors, &full), s.errors);
             check_equal_reports(&quick, &full);
             extended += simulated < job.micro_batches;
@@ -185,9 +185,14 @@ static void test_bounds(void **state)
             assert_true(head > 0 && head <= mesh);
             assert_true(mesh <= a->report.step_ps);
             assert_true(bytes <= a->report.memory.peak_bytes);
+            int64_t alone = 0;
+            smp_report report;
+            check_ok(smp_evaluate(&a->job, false, s.errors, &report, &alone, NULL), s.errors);
+            check_i64(report.step_ps, a->report.step_ps);
+            assert_true(alone <= a->report.step_ps);
             for (size_t j = 0; j < all.n; j++) {
                 assert_true(!smp_point_dominates(&a->point, &all.at[j].point) ||
-                            a->report.step_ps <= all.at[j].report.step_ps);
+                            alone <= all.at[j].report.step_ps);
             }
         }
         free(all.at);
