@@ -5,9 +5,9 @@
  * Meshes are taken in the order of their bound on time.  A point may be left out when a
  * simulated one that fits is no slower than the point's bound of time and needs no more than
  * its bound of memory: it is then no worse than the point, whatever that is.  Leaves save
- * memory and never time, so the time of a mesh's first leaf is a bound of all its others:
- * first leaves are simulated in a first pass, which also makes the front that the second pass
- * prunes with.  On one number of GPUs cost is proportional to time.
+ * memory and never time where nothing slows anything, so that time of a mesh's first leaf is
+ * a bound of all its others: first leaves are simulated in a first pass, which also makes the
+ * front that the second pass prunes with.  On one number of GPUs cost is proportional to time.
  */
 #include "config.h"
 
@@ -126,19 +126,19 @@ static void add_stair(finder *f, int64_t step_ps, uint64_t peak_bytes)
     f->stairs[from] = (stair){step_ps, peak_bytes};
 }
 
+/* Only the time without slowdowns bounds what a point dominates: *alone_ps_p. */
 static smp_status price(finder *f, const smp_point *point, const smp_job *job,
-                        int64_t *step_ps_p)
+                        int64_t *alone_ps_p)
 {
     smp_plan *plan = f->plan;
     smp_front_point p = {.found = {.job = *job}};
     smp_report *report = &p.found.report;
-    const smp_status st = smp_evaluate(job, false, f->errors, report, NULL);
+    const smp_status st = smp_evaluate(job, false, f->errors, report, alone_ps_p, NULL);
     if (st != SMP_OK) {
         return st;
     }
     p.found.code = smp_plan_space_code(f->space, point);
     plan->front_evaluated++;
-    *step_ps_p = report->step_ps;
     const bool fits = smp_report_fits(report, plan->options.margin_frac) &&
                       report->memory.peak_bytes <= f->limit_bytes;
     SMP_GROW(plan->spots, plan->n_spot, plan->spot_room);
@@ -155,7 +155,7 @@ static smp_status price(finder *f, const smp_point *point, const smp_job *job,
 }
 
 /* Simulates a point unless its bounds show that it is not on the front; *bound_ps_p becomes
- * its time where it was simulated. */
+ * a bound of what it dominates where it was simulated. */
 static smp_status visit(finder *f, const smp_point *point, int64_t *bound_ps_p)
 {
     smp_job job;
