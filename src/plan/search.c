@@ -107,6 +107,18 @@ static item heap_pop(heap *h)
     return top;
 }
 
+/* By how much whole models on every rank, which delayed_init=false makes first, are over the
+ * memory of a host, whatever the other settings: no configuration has a smaller excess. */
+static uint64_t host_excess(const smp_job *job)
+{
+    const smp_cluster *cluster = job->cluster;
+    const uint32_t ranks =
+        cluster->gpus < cluster->gpus_per_node ? cluster->gpus : cluster->gpus_per_node;
+    const uint64_t bytes = smp_mul(smp_mul(4, smp_model_parameters(job->model)), ranks);
+    const uint64_t there = (uint64_t)cluster->host_memory_bytes.value;
+    return !job->settings.delayed_init && bytes > there ? bytes - there : 0;
+}
+
 /* ----------------------------------------------------------------- the plans */
 
 static uint32_t top_of(const smp_plan *plan)
@@ -436,7 +448,9 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     const uint64_t points = count_points(s.space);
     plan->info.enumerated += points;
     const uint64_t before = plan->info.evaluated;
-    smp_status st = plan->options.prune ? best_first(&s) : every_point(&s);
+    smp_status st = !plan->options.prune       ? every_point(&s)
+                    : host_excess(job) > 0 ? SMP_OK /* nothing fits */
+                                               : best_first(&s);
     merge(&s);
     if (st == SMP_OK && plan->options.front) {
         st = smp_front_find(plan, bounds, job, errors);
@@ -571,11 +585,13 @@ static bool is_leaner(const lean *a, const lean *b)
     return peak_a != peak_b ? peak_a < peak_b : a->found.code < b->found.code;
 }
 
-/* Simulates lean points in the order of their bounds, until none can lack less. */
+/* Simulates lean points in the order of their bounds, until none can lack less; what lacks in
+ * host memory for any point is the least there is. */
 static smp_status try_lean(const smp_plan *plan, const smp_plan_space *space,
                            const lean_items *all, smp_errors *errors, lean *best)
 {
-    for (size_t i = 0; i < all->n && best->excess_bytes > 0; i++) {
+    const uint64_t least = host_excess(space->job);
+    for (size_t i = 0; i < all->n && best->excess_bytes > least; i++) {
         lean candidate = {.found.code = all->items[i].code, .any = true};
         smp_found *found = &candidate.found;
         if (all->items[i].excess_bytes > best->excess_bytes) {
