@@ -193,6 +193,8 @@ typedef enum smp_prefetch {
     SMP_PREFETCH_NONE
 } smp_prefetch;
 
+typedef enum smp_seed_rule { SMP_SEED_GLOBAL, SMP_SEED_SMP } smp_seed_rule;
+
 /* Where the ranks that split the experts stand. */
 typedef enum smp_expert_layout {
     SMP_EXPERT_LAYOUT_ORTHOGONAL, /* an axis of its own, as in SMP v2 */
@@ -206,6 +208,18 @@ typedef enum smp_balancing {
 typedef enum smp_capacity_policy {
     SMP_CAPACITY_PROBS, SMP_CAPACITY_POSITION
 } smp_capacity_policy;
+typedef enum smp_imbalance_kind {
+    SMP_IMBALANCE_CONSTANT, SMP_IMBALANCE_NORMAL, SMP_IMBALANCE_LOGNORMAL
+} smp_imbalance_kind;
+/* Rows of the busiest expert rank over their mean; a distribution is drawn from for each layer
+ * and micro-batch. */
+typedef struct smp_imbalance {
+    smp_imbalance_kind kind;
+    double mean, deviation;
+} smp_imbalance;
+typedef enum smp_dispatch_kernels {
+    SMP_DISPATCH_NCCL, SMP_DISPATCH_DEEPEP
+} smp_dispatch_kernels;
 typedef enum smp_moe_statistics { SMP_MOE_LOCAL, SMP_MOE_DATA } smp_moe_statistics;
 /* Which software runs the step (docs/stacks.md). */
 typedef enum smp_stack_name {
@@ -232,7 +246,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 47 }; /* number of keys */
+enum { SMP_SETTINGS = 49 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -247,6 +261,7 @@ typedef struct smp_settings {
     uint32_t context_parallel_degree;
     uint32_t expert_parallel_degree;
     uint32_t random_seed;
+    smp_seed_rule seed_rule;
     /* the rest of the vocabulary */
     uint32_t micro_batch; /* sequences per data rank and micro-batch */
     smp_strategy sharding_strategy;
@@ -275,12 +290,13 @@ typedef struct smp_settings {
     smp_balancing moe_load_balancing;
     bool global_token_shuffle;
     bool moe_all_to_all_dispatcher;
+    smp_dispatch_kernels moe_dispatch_kernels;
     double moe_aux_loss_coeff, moe_z_loss_coeff;
     double capacity_factor; /* 0: dropless */
     smp_capacity_policy capacity_policy;
     bool capacity_pad;
     double moe_rows_factor; /* bound of an expert rank's rows over their mean */
-    double imbalance;       /* rows of the busiest expert rank over their mean */
+    smp_imbalance imbalance;
     smp_moe_statistics moe_statistics;
     /* the software that runs the step */
     smp_stack_name stack;
@@ -527,16 +543,65 @@ const smp_report *smp_simulation_report(const smp_simulation *simulation);
  * settings and the report). */
 SMP_CHECK smp_status smp_simulation_print(const smp_simulation *simulation, bool json,
                                           FILE *stream, smp_errors *errors);
+/* Questions about a simulated step beyond its report.  smp_what_if_options_init fills in the
+ * defaults, with which nothing is asked. */
+typedef struct smp_what_if_options {
+    /* every rank an actor of its own, with noise */
+    bool ranks_apart;          /* also without any noise */
+    const char *jitter;        /* "CV", "KERNEL_CV,COLLECTIVE_CV" or "profile" */
+    double rank_spread;        /* CV of a lasting factor of each rank */
+    const char *const *slow_ranks; /* "RANK:FACTOR" on the kernels of a rank */
+    size_t n_slow_rank;
+    const char *const *slow_links; /* "RANK:FACTOR" on collectives that it takes part in */
+    size_t n_slow_link;
+    uint64_t seed;             /* of the first run */
+    uint32_t runs;             /* one more seed each */
+    /* failures and checkpoints */
+    double mtbf_h;             /* of one GPU, in hours; negative: not asked */
+    double save_s, load_s, restart_s; /* negative: by estimate */
+    uint64_t checkpoint_every; /* steps; 0: the best */
+    /* a training run */
+    double tokens;             /* negative: not asked */
+    /* memory */
+    const char *allocator;     /* "caching": PyTorch's */
+} smp_what_if_options;
+void smp_what_if_options_init(smp_what_if_options *options);
+
+typedef struct smp_what_ifs smp_what_ifs; /* the answers */
+SMP_CHECK smp_status smp_what_ifs_find(const smp_simulation *simulation,
+                                       const smp_what_if_options *options, smp_errors *errors,
+                                       smp_what_ifs **what_ifs_p);
+void smp_what_ifs_destroy(smp_what_ifs *what_ifs);
+/* As smp_simulation_print, with the answers (or NULL) behind. */
+SMP_CHECK smp_status smp_simulation_print_with(const smp_simulation *simulation,
+                                               const smp_what_ifs *what_ifs, bool json,
+                                               FILE *stream, smp_errors *errors);
+
 /* What-ifs: simulates every combination of values on top of `job`, which is not resolved.
  * An axis is "key=a,b,c": a setting, or seq_len, global_batch.  Prints one row each, in the
  * order of the product; a combination that breaks a rule is a row with the reason.  At most
  * 4096 combinations. */
 SMP_CHECK smp_status smp_sweep_print(const smp_job *job, const char *const *axes, size_t n_axis,
                                      bool json, FILE *stream, smp_errors *errors);
+/* An epoch over sequences of varying length: for each policy of filling up (max_length,
+ * longest, bucket:N) padding waste, number of programs, what compiling them costs, and the
+ * time in all.  `job` is not resolved; its seq_len is the longest there is. */
+typedef struct smp_lengths_options {
+    const char *lengths;     /* a file of whole numbers, lognormal:MEAN,SD or uniform:A,B */
+    const char *const *pads; /* none: max_length, longest and bucket:512 */
+    size_t n_pad;
+    uint64_t sequences;      /* 0: all of a file, 128 steps of a distribution */
+    uint64_t seed;
+    double compile_s;        /* of one program; negative: by estimate */
+} smp_lengths_options;
+void smp_lengths_options_init(smp_lengths_options *options);
+SMP_CHECK smp_status smp_lengths_print(const smp_job *job, const smp_lengths_options *options,
+                                       bool json, FILE *stream, smp_errors *errors);
 /* What costs rest on: formula, figures, citations, and of each collective what nccl-tests would
- * print.  The largest, for people; or all, as JSON: the object of smp_simulation_print with an
- * array "costs". */
-SMP_CHECK smp_status smp_simulation_explain(const smp_simulation *simulation, bool json,
+ * print.  The largest, for people; or all, as JSON: the object of smp_simulation_print_with and
+ * an array "costs". */
+SMP_CHECK smp_status smp_simulation_explain(const smp_simulation *simulation,
+                                            const smp_what_ifs *what_ifs, bool json,
                                             FILE *stream, smp_errors *errors);
 /* Which tensor an allocation of `size` is ("2GiB", "1.5e9", "34359738368"): the buffers of the
  * step with that size (1 % either way), usual cases in PyTorch, and the token counts that
@@ -567,9 +632,11 @@ typedef struct smp_plan_options {
     uint32_t top;     /* plans to return; 0 means 5 */
     bool prune;       /* false: price every candidate */
     double margin_frac; /* of capacity that a plan must leave free; default 0.03 */
-    bool front;       /* also find the front of time and memory, for smp_plan_pareto: the
-                         fastest plan in ever less memory, at least 5 % less each */
+    bool front;       /* also find the front: what no other configuration beats or equals in
+                         time, memory and cost */
     bool timing;      /* print how long the search took: no two runs then print the same */
+    bool brief;       /* plans only: neither what their neighbours cost nor, where nothing
+                         fits, on how many GPUs something would */
     /* Called now and then with what has been done of how much; may be NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
@@ -603,6 +670,40 @@ SMP_CHECK smp_status smp_plan_print(const smp_plan *plan, bool json, FILE *strea
 /* Time against memory of every candidate that was simulated, the front and the plans; as
  * smp_simulation_plot_memory. */
 SMP_CHECK smp_status smp_plan_pareto(const smp_plan *plan, const char *path,
+                                     smp_errors *errors);
+
+/* Several clusters and numbers of GPUs, each with its best plan, ranked by the objective. */
+
+/* A cluster on offer.  `job` as for smp_plan_search, all with the same model and batch;
+ * borrowed.  gpus: the numbers to try, in rising order; n_gpus 0: every number of nodes, and
+ * part of one, over whose ranks the batch can be divided (at most 65536 GPUs). */
+typedef struct smp_offer {
+    const smp_job *job;
+    const uint32_t *gpus;
+    size_t n_gpus;
+} smp_offer;
+
+typedef struct smp_fleet_options {
+    smp_plan_options plan; /* its objective ranks: time: soonest done; cost: least money, or
+                              GPU hours where no cluster has a price; gpus: fewest; its top
+                              says how many are found exactly */
+    double tokens;         /* to train on; 0: no run is asked for, all is per 1e9 tokens */
+    double within_s;       /* the run may take so long; 0: no limit */
+    double budget;         /* the run may cost so much, in the currency of the clusters; 0 */
+} smp_fleet_options;
+
+typedef struct smp_fleet smp_fleet;
+
+/* SMP_INFEASIBLE when nothing meets the limits: then the fleet is still made and names the
+ * nearest.  SMP_INPUT when the clusters are priced in different currencies, a budget is given
+ * and none has a price, or no number of GPUs follows the rules. */
+SMP_CHECK smp_status smp_fleet_search(const smp_offer *offers, size_t n_offer,
+                                      const smp_fleet_options *options, smp_errors *errors,
+                                      smp_fleet **fleet_p);
+void smp_fleet_destroy(smp_fleet *fleet);
+/* The best, or NULL when nothing meets the limits. */
+const smp_plan *smp_fleet_best(const smp_fleet *fleet);
+SMP_CHECK smp_status smp_fleet_print(const smp_fleet *fleet, bool json, FILE *stream,
                                      smp_errors *errors);
 
 /* A plan file holds one job with its inputs by value.  `predicted` is what was predicted of

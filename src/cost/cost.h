@@ -117,6 +117,10 @@ void smp_cost_collective(const smp_cluster *cluster, const smp_profile *profile,
 /* An all-to-all in which the busiest rank sends or receives `bytes`, its own part included. */
 void smp_cost_exchange(const smp_cluster *cluster, const smp_profile *profile,
                        const smp_placement *placement, uint64_t bytes, smp_cost *cost_p);
+/* The same of a task, which may say that fused kernels send its rows (SMP_OP_ALL_TO_ALL). */
+void smp_cost_exchange_task(const smp_cluster *cluster, const smp_profile *profile,
+                            const smp_placement *placement, const smp_task *task,
+                            smp_cost *cost_p);
 /* The same without what was measured: NCCL's model alone. */
 void smp_cost_collective_model(const smp_cluster *cluster, const smp_profile *profile,
                                smp_op op, const smp_placement *placement, uint64_t bytes,
@@ -142,6 +146,14 @@ double smp_nccl_seconds(const smp_cluster *cluster, const smp_profile *profile, 
 /* The cost of any task of a program.  Pure: equal tasks cost the same. */
 void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
                    const smp_program *program, const smp_task *task, smp_cost *cost_p);
+/* Costs by what decides them, each computed once.  The tasks of all programs on clusters that
+ * differ in nothing but their number of GPUs, and on one profile. */
+typedef struct smp_prices smp_prices;
+smp_prices *smp_prices_create(void);
+void smp_prices_destroy(smp_prices *prices); /* NULL is fine */
+void smp_prices_task(smp_prices *prices, const smp_cluster *cluster,
+                     const smp_profile *profile, const smp_program *program,
+                     const smp_task *task, smp_cost *cost_p);
 /* A kernel by the formulas alone, on a device of its own. */
 void smp_cost_kernel_model(const smp_profile *profile, const smp_task *task, smp_cost *cost_p);
 /* Seconds of a matrix product on the tensor cores, memory traffic apart: tiles of the output
@@ -165,6 +177,7 @@ typedef struct smp_dispatch {
     uint64_t tokens, hidden, top_k; /* tokens of a rank */
     uint32_t ranks, nodes;
     double element_bytes;           /* 2 for bf16 */
+    uint32_t most_nodes;            /* that a token is sent to; 0: any */
     uint32_t multiprocessors;       /* that the kernels may use */
     bool combine;
 } smp_dispatch;

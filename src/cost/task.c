@@ -216,12 +216,34 @@ static void apply_grad_fit(const smp_fit *fit, const double *at, smp_cost *cost)
     cost->unverified = true;
 }
 
+/* Grouped products take over what was measured of whole layers of experts relative to their
+ * formula, of which the products are nearly all; their gradients too, with half as much spread
+ * again. */
+static void apply_experts_fit(const smp_fit *fit, const smp_task *task, smp_cost *cost)
+{
+    const uint64_t *d = task->dims;
+    const bool forward = task->op == SMP_OP_GROUPED_MATMUL;
+    if (d[1] == 0 || d[6] == 0) {
+        return;
+    }
+    const double local = (double)d[4];
+    const double wide = (double)smp_mul(d[2], d[3]) / (double)d[6]; /* hidden x ffn */
+    const double at[] = {(double)d[1] / local, local, wide, (double)d[5]};
+    smp_fit_apply(fit, at, cost);
+    cost->spread *= forward ? 1.0 : 1.5;
+    cost->unverified = !forward;
+}
+
 /* Fits are of 16-bit kernels.  Both gradients of a product take over the fit of the forward
  * one at the same m, n, k, with half as much spread again: their layouts differ. */
 static void apply_kernel_fit(const smp_profile *profile, const smp_task *task, smp_cost *cost)
 {
     const smp_fit *matmul = profile->fits[SMP_FIT_MATMUL];
     const smp_fit *attention = profile->fits[SMP_FIT_ATTENTION];
+    const smp_fit *experts = profile->fits[SMP_FIT_EXPERTS];
+    const bool grouped = task->op == SMP_OP_GROUPED_MATMUL ||
+                         task->op == SMP_OP_GROUPED_MATMUL_DX ||
+                         task->op == SMP_OP_GROUPED_MATMUL_DW;
     const uint64_t *d = task->dims;
     if (task->dtype != SMP_BF16 && task->dtype != SMP_F16) {
         return;
@@ -233,6 +255,8 @@ static void apply_kernel_fit(const smp_profile *profile, const smp_task *task, s
         smp_fit_apply(matmul, at, cost);
         cost->spread *= forward ? 1.0 : 1.5;
         cost->unverified = !forward;
+    } else if (experts != NULL && grouped) {
+        apply_experts_fit(experts, task, cost);
     } else if (attention != NULL &&
                (task->op == SMP_OP_ATTENTION || task->op == SMP_OP_ATTENTION_GRAD)) {
         const double at[] = {(double)d[1], (double)smp_mul(d[0], d[2]),
@@ -288,8 +312,8 @@ void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
     switch (kind) {
     case SMP_CLASS_COLLECTIVE:
         if (task->op == SMP_OP_ALL_TO_ALL) {
-            smp_cost_exchange(cluster, profile, &program->comms[task->comm].placement,
-                              smp_task_bytes(task), &cost);
+            smp_cost_exchange_task(cluster, profile, &program->comms[task->comm].placement,
+                                   task, &cost);
             break;
         }
         smp_cost_collective(cluster, profile, (smp_op)task->op,

@@ -33,6 +33,10 @@ typedef struct smp_comm_ops {
                                  smp_errors *errors);
     smp_status (*all_reduce)(smp_channel *channel, void *x, uint64_t elems, smp_dtype dtype,
                              float factor, smp_errors *errors);
+    /* Parts of any size, one after the other: send[i] bytes of x go to member i, and receive[i]
+     * bytes of y come from it.  What one member sends another is what that one receives. */
+    smp_status (*all_to_all)(smp_channel *channel, const void *x, const uint64_t *send,
+                             void *y, const uint64_t *receive, smp_errors *errors);
     smp_status (*broadcast)(smp_channel *channel, void *x, uint64_t bytes, uint32_t root,
                             smp_errors *errors);
     smp_status (*barrier)(smp_channel *channel, smp_errors *errors);

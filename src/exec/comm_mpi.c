@@ -22,7 +22,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { CHUNK = 65536, TAG_LATE = 4242 }; /* elements of a chunk */
+enum { CHUNK = 65536, TAG_LATE = 4242, TAG_PART = 4243 }; /* elements of a chunk */
 
 struct smp_world {
     double timeout_s;
@@ -351,6 +351,61 @@ static smp_status mpi_all_gather(smp_channel *c, const void *x, void *y, uint64_
     return status;
 }
 
+/* One chunk to a member and one from another, where there are any left. */
+static smp_status swap_chunk(smp_channel *c, const char *x, uint64_t send, uint32_t to, char *y,
+                             uint64_t receive, uint32_t from, smp_errors *errors)
+{
+    MPI_Request in, out;
+    smp_status status = SMP_OK;
+
+    if (receive > 0) {
+        (void)MPI_Irecv(y, (int)receive, MPI_BYTE, (int)from, TAG_PART, c->comm, &in);
+    }
+    if (send > 0) {
+        (void)MPI_Isend(x, (int)send, MPI_BYTE, (int)to, TAG_PART, c->comm, &out);
+        status = finish(c, &out, errors);
+    }
+    if (receive > 0 && status == SMP_OK) {
+        status = finish(c, &in, errors);
+    }
+    return status;
+}
+
+static uint64_t sum_before(const uint64_t *bytes, uint32_t n)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        sum += bytes[i];
+    }
+    return sum;
+}
+
+/* Pair by pair: in step s each member sends to the s-th after it. */
+static smp_status mpi_all_to_all(smp_channel *c, const void *x, const uint64_t *send, void *y,
+                                 const uint64_t *receive, smp_errors *errors)
+{
+    const uint64_t chunk = CHUNK * sizeof *c->send;
+    smp_status status = SMP_OK;
+
+    memcpy((char *)y + sum_before(receive, c->me), (const char *)x + sum_before(send, c->me),
+           send[c->me]);
+    for (uint32_t s = 1; s < c->n; s++) {
+        uint32_t to = (c->me + s) % c->n, from = (c->me + c->n - s) % c->n;
+        const char *out = (const char *)x + sum_before(send, to);
+        char *in = (char *)y + sum_before(receive, from);
+
+        for (uint64_t i = 0; (i < send[to] || i < receive[from]) && status == SMP_OK;
+             i += chunk) {
+            uint64_t n_out = i < send[to] ? least(chunk, send[to] - i) : 0;
+            uint64_t n_in = i < receive[from] ? least(chunk, receive[from] - i) : 0;
+
+            status = swap_chunk(c, out + i, n_out, to, in + i, n_in, from, errors);
+        }
+    }
+    return status;
+}
+
 static smp_status mpi_broadcast(smp_channel *c, void *x, uint64_t bytes, uint32_t root,
                                 smp_errors *errors)
 {
@@ -383,6 +438,7 @@ const smp_comm_ops smp_comm_mpi = {
     .all_gather = mpi_all_gather,
     .reduce_scatter = mpi_reduce_scatter,
     .all_reduce = mpi_all_reduce,
+    .all_to_all = mpi_all_to_all,
     .broadcast = mpi_broadcast,
     .barrier = mpi_barrier,
 };

@@ -332,6 +332,29 @@ static smp_status threads_all_gather(smp_channel *channel, const void *x, void *
     return status == SMP_OK ? meet(channel, NULL, errors) : status;
 }
 
+typedef struct parts { const char *x; const uint64_t *send; } parts;
+
+static smp_status threads_all_to_all(smp_channel *channel, const void *x,
+                                     const uint64_t *send, void *y, const uint64_t *receive,
+                                     smp_errors *errors)
+{
+    parts mine = { x, send };
+    smp_status status = meet(channel, &mine, errors);
+    char *to = y;
+
+    for (uint32_t r = 0; r < channel->group->n && status == SMP_OK; r++) {
+        const parts *from = channel->group->operand[r];
+        uint64_t first = 0;
+
+        for (uint32_t i = 0; i < channel->me; i++) {
+            first += from->send[i];
+        }
+        memcpy(to, from->x + first, receive[r]);
+        to += receive[r];
+    }
+    return status == SMP_OK ? meet(channel, NULL, errors) : status;
+}
+
 static smp_status threads_broadcast(smp_channel *channel, void *x, uint64_t bytes,
                                     uint32_t root, smp_errors *errors)
 {
@@ -356,6 +379,7 @@ const smp_comm_ops smp_comm_threads = {
     .all_gather = threads_all_gather,
     .reduce_scatter = threads_reduce_scatter,
     .all_reduce = threads_all_reduce,
+    .all_to_all = threads_all_to_all,
     .broadcast = threads_broadcast,
     .barrier = threads_barrier,
     .abandon = threads_abandon,

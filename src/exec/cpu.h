@@ -15,7 +15,6 @@
 typedef struct smp_cpu {
     const smp_rank *rank;
     const float *cosines, *sines; /* [seq, rotated / 2], or NULL */
-    uint64_t rope_pairs;
 } smp_cpu;
 
 typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
@@ -24,7 +23,7 @@ typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
     X(EMBED, embed) X(EMBED_GRAD, embed_grad) X(POSITION, position)                           \
     X(POSITION_GRAD, position_grad) X(MATMUL, matmul) X(MATMUL_DX, matmul_dx)                 \
     X(MATMUL_DW, matmul_dw) X(NORM, norm) X(NORM_GRAD, norm_grad) X(QK_NORM, qk_norm)         \
-    X(QK_NORM_GRAD, qk_norm_grad) X(BIAS, bias) X(BIAS_GRAD, bias_grad) X(ROPE, rope)         \
+    X(QK_NORM_GRAD, qk_norm_grad) X(QK_STATS, qk_stats) X(QK_DOTS, qk_dots) X(BIAS, bias) X(BIAS_GRAD, bias_grad) X(ROPE, rope)         \
     X(ROPE_GRAD, rope_grad) X(ATTENTION, attention) X(ATTENTION_GRAD, attention_grad)         \
     X(SCORES, scores) X(SOFTMAX, softmax) X(SOFTMAX_GRAD, softmax_grad) X(VALUES, values)     \
     X(VALUES_GRAD, values_grad) X(SCORES_GRAD, scores_grad) X(ACTIVATION, activation)         \
@@ -32,7 +31,13 @@ typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
     X(DROPOUT, dropout) X(DROPOUT_GRAD, dropout_grad) X(ADD, add) X(COPY, copy)               \
     X(ACCUMULATE, accumulate) X(CAST, cast) X(FILL, fill) X(LOSS, loss)                       \
     X(LOSS_GRAD, loss_grad) X(SQUARES, squares) X(SCALARS, scalars) X(ADAMW, adamw)           \
-    X(SGD, sgd) X(STORE, copy) X(LOAD, copy)
+    X(SGD, sgd) X(STORE, copy) X(LOAD, copy) X(ROUTE, route)                                  \
+    X(ROUTE_STATISTICS, route_statistics) X(ROUTE_GRAD, route_grad)                           \
+    X(EXPERT_ROWS, expert_rows) X(PERMUTE, permute) X(PERMUTE_GRAD, permute_grad)             \
+    X(SORT_ROWS, sort_rows) X(COMBINE, combine) X(COMBINE_GRAD, combine_grad)                 \
+    X(GROUPED_MATMUL, grouped_matmul) X(GROUPED_MATMUL_DX, grouped_matmul_dx)                 \
+    X(GROUPED_MATMUL_DW, grouped_matmul_dw) X(GATE_ROWS, gate_rows)                           \
+    X(GATE_ROWS_GRAD, gate_rows_grad) X(LATENT, latent) X(LATENT_GRAD, latent_grad)
 
 #define SMP_CPU_DECLARE_(OP, name) smp_kernel smp_cpu_##name;
 SMP_CPU_KERNELS(SMP_CPU_DECLARE_)
@@ -48,6 +53,12 @@ void smp_product(bool a_transposed, bool b_transposed, uint64_t m, uint64_t n, u
                  uint64_t ldc);
 
 void smp_set_blas_threads(uint32_t threads); /* of the process */
+double smp_cpu_peak(smp_device *device);     /* peak.c */
+
+/* ---- rotary positions (cpu_rope.c) ---- */
+
+/* Makes the tables of the rank's model; the caller frees what it returns, which may be NULL. */
+float *smp_cpu_rope_tables(smp_cpu *cpu);
 
 /* ---- vector code ---- */
 
@@ -92,8 +103,32 @@ static inline float smp_expf(float x)
     return p * power.f;
 }
 
+/* Where in its sequence the document of a token begins; tokens of the launch's micro-batch. */
+static inline uint64_t smp_begin_of(const smp_cpu *cpu, const smp_launch *l, uint64_t token)
+{
+    const smp_job *job = cpu->rank->job;
+    uint64_t tokens = job->settings.micro_batch * job->batch.seq_len;
+    const int32_t *begins = cpu->rank->rows.begins;
+
+    return begins ? (uint64_t)begins[l->micro_batch * tokens + token] : 0;
+}
+
 /* Scale of the logits of attention: the model's, or 1 / sqrt(head_dim). */
 float smp_attention_scale(const smp_block *block, uint64_t head_dim);
+
+/* ---- norms (cpu_norm.c) ---- */
+
+typedef struct smp_moments { float mean, rstd; } smp_moments;
+smp_moments smp_measure(const float *x, uint64_t n, bool layer, double eps);
+void smp_norm_row(float *y, const float *x, const float *w, const float *b_or_null, uint64_t n,
+                  smp_moments moments);
+/* Means over the row of dy w (layer norm only) and of dy w xhat. */
+typedef struct smp_norm_sums { float mean, dot; } smp_norm_sums;
+/* Adds the row's part of the gradients of w and b besides. */
+smp_norm_sums smp_norm_sums_of(const float *dy, const float *x, const float *w, uint64_t n,
+                               bool layer, smp_moments moments, float *dw, float *db_or_null);
+void smp_norm_row_dx(float *dx, const float *dy, const float *x, const float *w, uint64_t n,
+                     smp_moments moments, smp_norm_sums sums);
 
 /* ---- dropout ---- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention over packed q, k, v [tokens, (heads + 2 kv_heads) head_dim], causal.
+ * Attention over packed q, k, v [tokens, (heads + kv_heads) head_dim + kv_heads v_dim], causal.
  *
  * Streaming [Milakov and Gimelshein 2018; Dao et al. 2022]: blocks of queries against blocks
  * of keys, with a running maximum and sum for each query; no matrix of seq x seq exists.
@@ -27,7 +27,8 @@ typedef struct head {
     const smp_cpu *cpu;
     const smp_launch *launch;
     smp_dtype dtype;
-    uint64_t seq, d, width, window;  /* width: elements from token to token of qkv */
+    uint64_t seq, d, dv, width, window; /* width: elements from token to token of qkv */
+    uint64_t heads, v0;              /* heads of the rank; v's first element in a token */
     uint64_t sample, index, global;  /* of the head: on this rank, in the model */
     uint64_t out_width;              /* elements from token to token of y */
     smp_matrix q, k, v;
@@ -54,20 +55,27 @@ static smp_matrix rows_of(smp_matrix m, uint64_t row0)
     return part(m.data, m.dtype, row0 * m.ld, m.ld);
 }
 
+/* Head size of v. */
+static uint64_t v_dim(const smp_launch *l)
+{
+    return l->task->dims[6] > 0 ? l->task->dims[6] : l->task->dims[4];
+}
+
 static head make_head(const smp_cpu *cpu, const smp_launch *l, const void *qkv,
                       uint64_t sample, uint64_t index)
 {
     const uint64_t *n = l->task->dims;
     const smp_attention *a = &l->block->attention;
+    uint64_t dv = v_dim(l), v0 = (n[2] + n[3]) * n[4];
     head h = { .cpu = cpu, .launch = l, .dtype = (smp_dtype)l->task->dtype, .seq = n[1],
-               .d = n[4], .width = (n[2] + 2 * n[3]) * n[4], .window = n[5],
-               .sample = sample, .index = index, .out_width = n[2] * n[4] };
+               .d = n[4], .dv = dv, .width = v0 + n[3] * dv, .window = n[5], .heads = n[2],
+               .v0 = v0, .sample = sample, .index = index, .out_width = n[2] * dv };
     uint64_t token0 = sample * h.seq * h.width, kv = index / (n[2] / n[3]);
 
     h.global = cpu->rank->tensor_rank * n[2] + index;
     h.q = part(qkv, h.dtype, token0 + index * h.d, h.width);
     h.k = part(qkv, h.dtype, token0 + (n[2] + kv) * h.d, h.width);
-    h.v = part(qkv, h.dtype, token0 + (n[2] + n[3] + kv) * h.d, h.width);
+    h.v = part(qkv, h.dtype, token0 + v0 + kv * dv, h.width);
     h.scale = smp_attention_scale(l->block, h.d);
     h.cap = (float)a->softcap;
     if (cpu->rank->job->model->position == SMP_POSITION_ALIBI) { /* [Press et al. 2022] */
@@ -76,18 +84,24 @@ static head make_head(const smp_cpu *cpu, const smp_launch *l, const void *qkv,
     return h;
 }
 
+/* Query i sees keys j <= i of its document, in a window those with i - j < window. */
+static uint64_t first_seen(const head *h, uint64_t i)
+{
+    uint64_t first = h->window > 0 && i + 1 > h->window ? i + 1 - h->window : 0;
+    uint64_t begin = smp_begin_of(h->cpu, h->launch, h->sample * h->seq + i);
+
+    return begin > first ? begin : first;
+}
+
 /* First key that a query of the block sees, on a boundary of blocks of keys. */
 static uint64_t first_key(const head *h, uint64_t i0)
 {
-    uint64_t first = h->window > 0 && i0 + 1 > h->window ? i0 + 1 - h->window : 0;
-
-    return first / KEYS * KEYS;
+    return first_seen(h, i0) / KEYS * KEYS;
 }
 
-/* Query i sees keys j <= i, in a window those with i - j < window. */
 static void mask_row(const head *h, uint64_t i, tile b, float *row)
 {
-    uint64_t first = h->window > 0 && i + 1 > h->window ? i + 1 - h->window : 0;
+    uint64_t first = first_seen(h, i);
 
     for (uint64_t j = b.j0; j < b.j0 + b.keys && j < first; j++) {
         row[j - b.j0] = -INFINITY;
@@ -136,7 +150,7 @@ static void throw_dice(const head *h, tile b, float *factor)
 
 static bool drops(const head *h)
 {
-    return h->launch->block->attention.dropout > 0;
+    return h->launch->block->attention.dropout > 0 && !h->cpu->rank->rows.evaluating;
 }
 
 /* ---- forward ---- */
@@ -170,8 +184,8 @@ static void advance(const head *h, tile b, float *s, running *r, float *y)
         sum = (float)smp_sum(row, b.keys);
         r->max[i] = max;
         r->sum[i] = r->sum[i] * old + sum;
-        for (uint64_t j = 0; j < h->d; j++) {
-            y[i * h->d + j] *= old;
+        for (uint64_t j = 0; j < h->dv; j++) {
+            y[i * h->dv + j] *= old;
         }
     }
 }
@@ -185,12 +199,12 @@ static void finish_rows(const head *h, uint64_t i0, uint64_t rows, running *r, f
         uint64_t token = h->sample * h->seq + i0 + i;
         float inverse = 1.0f / r->sum[i];
 
-        for (uint64_t j = 0; j < h->d; j++) {
-            y[i * h->d + j] *= inverse;
+        for (uint64_t j = 0; j < h->dv; j++) {
+            y[i * h->dv + j] *= inverse;
         }
-        smp_store(l->at[1], h->dtype, token * h->out_width + h->index * h->d, y + i * h->d,
-                  h->d);
-        lse[token * (h->out_width / h->d) + h->index] = r->max[i] + logf(r->sum[i]);
+        smp_store(l->at[1], h->dtype, token * h->out_width + h->index * h->dv, y + i * h->dv,
+                  h->dv);
+        lse[token * h->heads + h->index] = r->max[i] + logf(r->sum[i]);
     }
 }
 
@@ -200,7 +214,7 @@ static void forward_rows(const head *h, uint64_t i0, float *scratch)
     float *s = scratch, *factor = s + ROWS * KEYS, *y = factor + ROWS * KEYS;
     running r = { .sum = { 0 } };
 
-    memset(y, 0, rows * h->d * sizeof *y);
+    memset(y, 0, rows * h->dv * sizeof *y);
     for (uint64_t i = 0; i < rows; i++) {
         r.max[i] = -INFINITY;
     }
@@ -215,8 +229,8 @@ static void forward_rows(const head *h, uint64_t i0, float *scratch)
                 s[i] = i % KEYS < b.keys ? s[i] * factor[i] : 0.0f;
             }
         }
-        smp_product(false, false, rows, h->d, b.keys, 1.0f, part(s, SMP_F32, 0, KEYS),
-                    rows_of(h->v, j0), true, y, SMP_F32, h->d);
+        smp_product(false, false, rows, h->dv, b.keys, 1.0f, part(s, SMP_F32, 0, KEYS),
+                    rows_of(h->v, j0), true, y, SMP_F32, h->dv);
     }
     finish_rows(h, i0, rows, &r, y);
 }
@@ -224,7 +238,7 @@ static void forward_rows(const head *h, uint64_t i0, float *scratch)
 void smp_cpu_attention(const smp_cpu *cpu, const smp_launch *l)
 {
     const uint64_t *n = l->task->dims;
-    float *scratch = smp_heap_alloc(2 * ROWS * KEYS + ROWS * n[4], sizeof *scratch);
+    float *scratch = smp_heap_alloc(2 * ROWS * KEYS + ROWS * v_dim(l), sizeof *scratch);
 
     for (uint64_t sample = 0; sample < n[0]; sample++) {
         for (uint64_t index = 0; index < n[2]; index++) {
@@ -254,8 +268,8 @@ static void make_means(const head *h, const grads *g)
         double sum = 0;
         float a[2 * ROWS];
 
-        for (uint64_t j = 0; j < h->d; j += ROWS) {
-            uint64_t n = h->d - j < ROWS ? h->d - j : ROWS, at = i * h->out_width + j;
+        for (uint64_t j = 0; j < h->dv; j += ROWS) {
+            uint64_t n = h->dv - j < ROWS ? h->dv - j : ROWS, at = i * h->out_width + j;
 
             sum += smp_dot(smp_row(g->dy.data, h->dtype, at, n, a),
                            smp_row(g->y.data, h->dtype, at, n, a + ROWS), n);
@@ -279,11 +293,8 @@ SMP_WIDE static void combine_row(float *p, float *dp, const float *factor, uint6
 /* p and dp become what multiplies dY and K: dropped probabilities and dS. */
 static void combine(const head *h, tile b, const grads *g)
 {
-    uint64_t heads = h->out_width / h->d;
-
     for (uint64_t i = 0; i < b.rows; i++) {
-        float lse = g->lse[(h->sample * h->seq + b.i0 + i) * heads + h->index];
-
+        float lse = g->lse[(h->sample * h->seq + b.i0 + i) * h->heads + h->index];
         float *p = g->p + i * KEYS, *dp = g->dp + i * KEYS, slope[KEYS];
 
         for (uint64_t j = 0; h->cap > 0 && j < b.keys; j++) {
@@ -305,32 +316,33 @@ static void backward_block(const head *h, tile b, const grads *g)
     smp_matrix p = part(g->p, SMP_F32, 0, KEYS), ds = part(g->dp, SMP_F32, 0, KEYS);
 
     logits_of(h, b, g->p);
-    smp_product(false, true, b.rows, b.keys, h->d, 1.0f, dy, rows_of(h->v, b.j0), false,
+    smp_product(false, true, b.rows, b.keys, h->dv, 1.0f, dy, rows_of(h->v, b.j0), false,
                 g->dp, SMP_F32, KEYS);
     if (drops(h)) {
         throw_dice(h, b, g->factor);
     }
     combine(h, b, g);
-    smp_product(true, false, b.keys, h->d, b.rows, 1.0f, p, dy, true, g->dv + b.j0 * h->d,
-                SMP_F32, h->d);
+    smp_product(true, false, b.keys, h->dv, b.rows, 1.0f, p, dy, true, g->dv + b.j0 * h->dv,
+                SMP_F32, h->dv);
     smp_product(false, false, b.rows, h->d, b.keys, h->scale, ds, rows_of(h->k, b.j0), true,
                 g->dq + b.i0 * h->d, SMP_F32, h->d);
     smp_product(true, false, b.keys, h->d, b.rows, h->scale, ds, rows_of(h->q, b.i0), true,
                 g->dk + b.j0 * h->d, SMP_F32, h->d);
 }
 
-static void store_rows(const head *h, void *dqkv, uint64_t column, const float *from)
+static void store_rows(const head *h, void *dqkv, uint64_t column, const float *from,
+                       uint64_t width)
 {
     for (uint64_t i = 0; i < h->seq; i++) {
         smp_store(dqkv, h->dtype, (h->sample * h->seq + i) * h->width + column,
-                  from + i * h->d, h->d);
+                  from + i * width, width);
     }
 }
 
 static void backward_head(const head *h, grads *g)
 {
     const smp_launch *l = h->launch;
-    uint64_t first = h->sample * h->seq * h->out_width + h->index * h->d;
+    uint64_t first = h->sample * h->seq * h->out_width + h->index * h->dv;
 
     g->dy = part(l->at[0], h->dtype, first, h->out_width);
     g->y = part(l->at[2], h->dtype, first, h->out_width);
@@ -346,17 +358,17 @@ static void backward_head(const head *h, grads *g)
             backward_block(h, (tile){ i0, rows, j0, keys }, g);
         }
     }
-    store_rows(h, l->at[4], h->index * h->d, g->dq);
+    store_rows(h, l->at[4], h->index * h->d, g->dq, h->d);
 }
 
 void smp_cpu_attention_grad(const smp_cpu *cpu, const smp_launch *l)
 {
     const uint64_t *n = l->task->dims;
-    uint64_t each = n[1] * n[4], group = n[2] / n[3];
-    float *scratch = smp_heap_alloc(3 * each + n[1] + 3 * ROWS * KEYS, sizeof *scratch);
+    uint64_t each = n[1] * n[4], of_v = n[1] * v_dim(l), group = n[2] / n[3];
+    float *scratch = smp_heap_alloc(2 * each + of_v + n[1] + 3 * ROWS * KEYS, sizeof *scratch);
     grads g = { .dq = scratch, .dk = scratch + each, .dv = scratch + 2 * each };
 
-    g.mean = g.dv + each;
+    g.mean = g.dv + of_v;
     g.p = g.mean + n[1];
     g.dp = g.p + ROWS * KEYS;
     g.factor = g.dp + ROWS * KEYS;
@@ -364,13 +376,13 @@ void smp_cpu_attention_grad(const smp_cpu *cpu, const smp_launch *l)
         uint64_t sample = i / n[3], kv = i % n[3];
         head h = { 0 };
 
-        memset(g.dk, 0, 2 * each * sizeof *g.dk);
+        memset(g.dk, 0, (each + of_v) * sizeof *g.dk);
         for (uint64_t j = 0; j < group; j++) {
             h = make_head(cpu, l, l->at[1], sample, kv * group + j);
             backward_head(&h, &g);
         }
-        store_rows(&h, l->at[4], (n[2] + kv) * h.d, g.dk);
-        store_rows(&h, l->at[4], (n[2] + n[3] + kv) * h.d, g.dv);
+        store_rows(&h, l->at[4], (n[2] + kv) * h.d, g.dk, h.d);
+        store_rows(&h, l->at[4], h.v0 + kv * h.dv, g.dv, h.dv);
     }
     free(scratch);
 }
@@ -379,9 +391,7 @@ void smp_cpu_attention_grad(const smp_cpu *cpu, const smp_launch *l)
 
 static smp_matrix square_of(const head *h, const void *data)
 {
-    uint64_t heads = h->out_width / h->d;
-
-    return part(data, h->dtype, (h->sample * heads + h->index) * h->seq * h->seq, h->seq);
+    return part(data, h->dtype, (h->sample * h->heads + h->index) * h->seq * h->seq, h->seq);
 }
 
 static void *place_of(const smp_launch *l, int operand, uint64_t first)
@@ -407,12 +417,13 @@ void smp_cpu_softmax(const smp_cpu *cpu, const smp_launch *l)
     smp_dtype t = (smp_dtype)l->task->dtype;
     float *row = smp_heap_alloc(seq, sizeof *row);
 
-    (void)cpu;
     for (uint64_t i = 0; i < rows; i++) {
-        uint64_t last = i % seq;
+        uint64_t last = i % seq, sample = i / (rows / cpu->rank->job->settings.micro_batch);
         uint64_t first = window > 0 && last + 1 > window ? last + 1 - window : 0;
+        uint64_t begin = smp_begin_of(cpu, l, sample * seq + last);
         float max = -INFINITY, sum = 0;
 
+        first = begin > first ? begin : first;
         smp_load(row, l->at[0], t, i * seq, seq);
         for (uint64_t j = first; j <= last; j++) {
             max = row[j] > max ? row[j] : max;
@@ -455,7 +466,7 @@ void smp_cpu_softmax_grad(const smp_cpu *cpu, const smp_launch *l)
 
 static uint64_t y_place(const head *h)
 {
-    return h->sample * h->seq * h->out_width + h->index * h->d;
+    return h->sample * h->seq * h->out_width + h->index * h->dv;
 }
 
 void smp_cpu_values(const smp_cpu *cpu, const smp_launch *l)
@@ -465,7 +476,7 @@ void smp_cpu_values(const smp_cpu *cpu, const smp_launch *l)
     for (uint64_t i = 0; i < n[0] * n[2]; i++) {
         head h = make_head(cpu, l, l->at[1], i / n[2], i % n[2]);
 
-        smp_product(false, false, h.seq, h.d, h.seq, 1.0f, square_of(&h, l->at[0]), h.v,
+        smp_product(false, false, h.seq, h.dv, h.seq, 1.0f, square_of(&h, l->at[0]), h.v,
                     false, place_of(l, 2, y_place(&h)), h.dtype, h.out_width);
     }
 }
@@ -474,9 +485,9 @@ void smp_cpu_values(const smp_cpu *cpu, const smp_launch *l)
 static uint64_t dqkv_place(const head *h, const uint64_t *n, uint64_t which)
 {
     uint64_t kv = h->index / (n[2] / n[3]);
-    const uint64_t heads[3] = { h->index, n[2] + kv, n[2] + n[3] + kv };
+    const uint64_t first[3] = { h->index * h->d, (n[2] + kv) * h->d, h->v0 + kv * h->dv };
 
-    return h->sample * h->seq * h->width + heads[which] * h->d;
+    return h->sample * h->seq * h->width + first[which];
 }
 
 void smp_cpu_values_grad(const smp_cpu *cpu, const smp_launch *l)
@@ -487,9 +498,9 @@ void smp_cpu_values_grad(const smp_cpu *cpu, const smp_launch *l)
         head h = make_head(cpu, l, l->at[2], i / n[2], i % n[2]);
         smp_matrix dy = part(l->at[0], h.dtype, y_place(&h), h.out_width);
 
-        smp_product(false, true, h.seq, h.seq, h.d, 1.0f, dy, h.v, false,
+        smp_product(false, true, h.seq, h.seq, h.dv, 1.0f, dy, h.v, false,
                     place_of(l, 3, i * h.seq * h.seq), h.dtype, h.seq);
-        smp_product(true, false, h.seq, h.d, h.seq, 1.0f, square_of(&h, l->at[1]), dy,
+        smp_product(true, false, h.seq, h.dv, h.seq, 1.0f, square_of(&h, l->at[1]), dy,
                     h.index % (n[2] / n[3]) > 0, place_of(l, 4, dqkv_place(&h, n, 2)),
                     h.dtype, h.width);
     }

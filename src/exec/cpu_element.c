@@ -204,8 +204,15 @@ smp_dice smp_dice_of(const smp_cpu *cpu, const smp_launch *l, uint64_t sample, u
     uint64_t local = l->micro_batch * (uint64_t)rank->job->settings.micro_batch + sample;
     uint64_t place = local * rank->data_ranks + rank->data_rank;
     const uint64_t words[4] = { l->step, place, l->layer, site };
+    uint64_t seed = rank->job->settings.random_seed;
 
-    return (smp_dice){ rank->job->settings.random_seed, smp_hash(words, sizeof words, 1) };
+    /* SMP's rule: heads are split, and rows with sequence parallelism; where every tensor rank
+     * has all of it, all must throw the same. */
+    if (rank->job->settings.seed_rule == SMP_SEED_SMP
+        && (site == SMP_SITE_PROBABILITIES || rank->sequence)) {
+        seed += rank->tensor_rank;
+    }
+    return (smp_dice){ seed, smp_hash(words, sizeof words, 1) };
 }
 
 uint32_t smp_dice_throw(const smp_dice *dice, uint64_t index)
@@ -234,7 +241,8 @@ static void drop_run(const smp_cpu *cpu, const smp_launch *l, uint64_t i, uint64
 {
     uint64_t stride = l->task->dims[3];
     smp_dice dice = smp_dice_of(cpu, l, global / stride, l->task->dims[5]);
-    float scale = (float)(1.0 / (1.0 - (double)l->task->dims[1] * 0x1p-32));
+    uint64_t limit = cpu->rank->rows.evaluating ? 0 : l->task->dims[1];
+    float scale = (float)(1.0 / (1.0 - (double)limit * 0x1p-32));
     uint8_t *mask = (uint8_t *)l->at[2] + i;
     smp_dtype t = (smp_dtype)l->task->dtype;
     uint32_t throws[CHUNK];
@@ -243,7 +251,7 @@ static void drop_run(const smp_cpu *cpu, const smp_launch *l, uint64_t i, uint64
 
     smp_dice_throws(&dice, global % stride, n, throws);
     for (uint64_t j = 0; j < n; j++) {
-        mask[j] = throws[j] >= l->task->dims[1];
+        mask[j] = throws[j] >= limit;
         y[j] = mask[j] ? x[j] * scale : 0.0f;
     }
     smp_store(l->at[1], t, i, y, n);

@@ -133,8 +133,9 @@ void smp_product(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, float fac
 
 /* ---- tasks ---- */
 
-static void add_rows(void *x, smp_dtype dtype, uint64_t rows, uint64_t width,
-                     const void *bias)
+/* x of type `to` += bias of type `dtype`, each row. */
+static void add_rows(void *x, smp_dtype to, uint64_t rows, uint64_t width, const void *bias,
+                     smp_dtype dtype)
 {
     for (uint64_t j0 = 0; j0 < width; j0 += TILE_K) {
         uint64_t n = least(TILE_K, width - j0);
@@ -142,7 +143,7 @@ static void add_rows(void *x, smp_dtype dtype, uint64_t rows, uint64_t width,
         const float *b = smp_row(bias, dtype, j0, n, scratch);
 
         for (uint64_t i = 0; i < rows; i++) {
-            smp_store_add(x, dtype, i * width + j0, b, n);
+            smp_store_add(x, to, i * width + j0, b, n);
         }
     }
 }
@@ -170,7 +171,7 @@ void smp_cpu_bias(const smp_cpu *cpu, const smp_launch *l)
 {
     (void)cpu;
     add_rows(l->at[0], (smp_dtype)l->task->dtype, l->task->dims[0], l->task->dims[1],
-             l->at[1]);
+             l->at[1], (smp_dtype)l->task->dtype);
 }
 
 void smp_cpu_bias_grad(const smp_cpu *cpu, const smp_launch *l)
@@ -189,13 +190,13 @@ static uint64_t row_of(const smp_launch *l, uint64_t width)
 void smp_cpu_matmul(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t m = l->task->dims[0], n = l->task->dims[1], k = l->task->dims[2];
-    smp_dtype t = (smp_dtype)l->task->dtype;
+    smp_dtype t = (smp_dtype)l->task->dtype, t2 = (smp_dtype)l->task->dtype2;
 
     (void)cpu;
     smp_product(false, true, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, row_of(l, k) },
-                (smp_matrix){ l->at[1], t, k }, false, l->at[2], t, n);
+                (smp_matrix){ l->at[1], t, k }, false, l->at[2], t2, n);
     if (l->n_operand > 3) {
-        add_rows(l->at[2], t, m, n, l->at[3]);
+        add_rows(l->at[2], t2, m, n, l->at[3], t);
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Norms of rows (RMS and layer norm), norms of the heads of q and k, rotary positions.
+ * Norms of rows (RMS and layer norm), and what norms of q and k share with them.
  *
  *   xhat = (x - mean) * rstd      rstd = 1 / sqrt(var + eps); RMS: mean 0, var = mean of x^2
  *   y    = xhat * w + b
@@ -15,8 +15,7 @@
 
 #include <math.h>
 #include <stdlib.h>
-
-typedef struct moments { float mean, rstd; } moments;
+#include <string.h>
 
 enum { PARTS = 8 };
 
@@ -79,16 +78,16 @@ SMP_WIDE static double square_sum(const float *a, uint64_t n, double mean)
     return sum;
 }
 
-static moments measure(const float *x, uint64_t n, bool layer, double eps)
+smp_moments smp_measure(const float *x, uint64_t n, bool layer, double eps)
 {
     double mean = layer ? smp_sum(x, n) / (double)n : 0;
     double squares = square_sum(x, n, mean);
 
-    return (moments){ (float)mean, (float)(1.0 / sqrt(squares / (double)n + eps)) };
+    return (smp_moments){ (float)mean, (float)(1.0 / sqrt(squares / (double)n + eps)) };
 }
 
-SMP_WIDE static void norm_row(float *y, const float *x, const float *w, const float *b,
-                              uint64_t n, moments m)
+SMP_WIDE void smp_norm_row(float *y, const float *x, const float *w, const float *b, uint64_t n,
+                           smp_moments m)
 {
     for (uint64_t i = 0; i < n; i++) {
         y[i] = (x[i] - m.mean) * m.rstd * w[i] + (b ? b[i] : 0.0f);
@@ -97,7 +96,7 @@ SMP_WIDE static void norm_row(float *y, const float *x, const float *w, const fl
 
 /* Sum of dy * w * xhat; dw gets dy * xhat. */
 SMP_WIDE static double xhat_sum(const float *dy, const float *x, const float *w, uint64_t n,
-                                moments m, float *dw)
+                                smp_moments m, float *dw)
 {
     double part[PARTS] = { 0 }, sum = 0;
 
@@ -117,155 +116,97 @@ SMP_WIDE static double xhat_sum(const float *dy, const float *x, const float *w,
     return sum;
 }
 
-/* dx of one row, and its part of the gradients of w and b. */
-SMP_WIDE static void norm_row_grad(float *dx, const float *dy, const float *x, const float *w,
-                          uint64_t n, bool layer, double eps, float *dw, float *db)
+smp_norm_sums smp_norm_sums_of(const float *dy, const float *x, const float *w, uint64_t n,
+                               bool layer, smp_moments m, float *dw, float *db_or_null)
 {
-    moments m = measure(x, n, layer, eps);
     double sum = layer ? smp_dot(dy, w, n) : 0;
-    float a = (float)(sum / (double)n), c = (float)(xhat_sum(dy, x, w, n, m, dw)
-                                                    / (double)n);
 
-    for (uint64_t i = 0; db && i < n; i++) {
-        db[i] += dy[i];
+    for (uint64_t i = 0; db_or_null && i < n; i++) {
+        db_or_null[i] += dy[i];
     }
+    return (smp_norm_sums){ (float)(sum / (double)n),
+                            (float)(xhat_sum(dy, x, w, n, m, dw) / (double)n) };
+}
+
+SMP_WIDE void smp_norm_row_dx(float *dx, const float *dy, const float *x, const float *w,
+                              uint64_t n, smp_moments m, smp_norm_sums sums)
+{
     for (uint64_t i = 0; i < n; i++) {
-        dx[i] = m.rstd * (dy[i] * w[i] - a - (x[i] - m.mean) * m.rstd * c);
+        dx[i] = m.rstd * (dy[i] * w[i] - sums.mean - (x[i] - m.mean) * m.rstd * sums.dot);
     }
+}
+
+/* The weights as they multiply. */
+static const float *weights_of(const smp_cpu *cpu, const void *w, smp_dtype t, uint64_t n,
+                               float *scratch)
+{
+    float offset = (float)cpu->rank->job->model->norm_offset;
+
+    if (!(offset > 0)) {
+        return smp_row(w, t, 0, n, scratch);
+    }
+    smp_load(scratch, w, t, 0, n);
+    for (uint64_t i = 0; i < n; i++) {
+        scratch[i] += offset;
+    }
+    return scratch;
+}
+
+/* What stands behind the width of row i goes from one operand to another as it is. */
+static void copy_tail(const smp_launch *l, uint64_t i, int to, int from)
+{
+    uint64_t e = smp_dtype_bytes((smp_dtype)l->task->dtype), n = l->task->dims[1];
+    uint64_t at = (i * (n + l->task->dims[3]) + n) * e;
+
+    memcpy((char *)l->at[to] + at, (const char *)l->at[from] + at, l->task->dims[3] * e);
 }
 
 void smp_cpu_norm(const smp_cpu *cpu, const smp_launch *l)
 {
-    uint64_t rows = l->task->dims[0], n = l->task->dims[1];
+    uint64_t rows = l->task->dims[0], n = l->task->dims[1], row = n + l->task->dims[3];
     bool layer = l->task->dims[2] == SMP_NORM_LAYER;
     smp_dtype t = (smp_dtype)l->task->dtype;
     float *scratch = smp_heap_alloc(4 * n, sizeof *scratch);
-    const float *w = smp_row(l->at[1], t, 0, n, scratch);
+    const float *w = weights_of(cpu, l->at[1], t, n, scratch);
     const float *b = l->n_operand > 3 ? smp_row(l->at[3], t, 0, n, scratch + n) : NULL;
     double eps = cpu->rank->job->model->norm_eps;
 
     for (uint64_t i = 0; i < rows; i++) {
-        const float *x = smp_row(l->at[0], t, i * n, n, scratch + 2 * n);
+        const float *x = smp_row(l->at[0], t, i * row, n, scratch + 2 * n);
         float *y = scratch + 3 * n;
 
-        norm_row(y, x, w, b, n, measure(x, n, layer, eps));
-        smp_store(l->at[2], t, i * n, y, n);
+        smp_norm_row(y, x, w, b, n, smp_measure(x, n, layer, eps));
+        smp_store(l->at[2], t, i * row, y, n);
+        copy_tail(l, i, 2, 0);
     }
     free(scratch);
 }
 
 void smp_cpu_norm_grad(const smp_cpu *cpu, const smp_launch *l)
 {
-    uint64_t rows = l->task->dims[0], n = l->task->dims[1];
+    uint64_t rows = l->task->dims[0], n = l->task->dims[1], row = n + l->task->dims[3];
     bool layer = l->task->dims[2] == SMP_NORM_LAYER;
     bool add = l->task->flags & SMP_FLAG_ACCUMULATE, add_dx = l->task->flags & SMP_FLAG_ADD_DX;
     smp_dtype t = (smp_dtype)l->task->dtype, t2 = (smp_dtype)l->task->dtype2;
     float *scratch = smp_heap_alloc(6 * n, sizeof *scratch);
     float *dw = scratch, *db = scratch + n;
-    const float *w = smp_row(l->at[2], t, 0, n, scratch + 2 * n);
+    const float *w = weights_of(cpu, l->at[2], t, n, scratch + 2 * n);
 
     for (uint64_t i = 0; i < rows; i++) {
-        const float *dy = smp_row(l->at[0], t, i * n, n, scratch + 3 * n);
-        const float *x = smp_row(l->at[1], t, i * n, n, scratch + 4 * n);
+        const float *dy = smp_row(l->at[0], t, i * row, n, scratch + 3 * n);
+        const float *x = smp_row(l->at[1], t, i * row, n, scratch + 4 * n);
+        smp_moments m = smp_measure(x, n, layer, cpu->rank->job->model->norm_eps);
         float *dx = scratch + 5 * n;
 
-        norm_row_grad(dx, dy, x, w, n, layer, cpu->rank->job->model->norm_eps, dw,
-                      l->n_operand > 5 ? db : NULL);
-        (add_dx ? smp_store_add : smp_store)(l->at[3], t, i * n, dx, n);
+        smp_norm_row_dx(dx, dy, x, w, n, m,
+                        smp_norm_sums_of(dy, x, w, n, layer, m, dw,
+                                         l->n_operand > 5 ? db : NULL));
+        (add_dx ? smp_store_add : smp_store)(l->at[3], t, i * row, dx, n);
+        copy_tail(l, i, 3, 0);
     }
     (add ? smp_store_add : smp_store)(l->at[4], t2, 0, dw, n);
     if (l->n_operand > 5) {
         (add ? smp_store_add : smp_store)(l->at[5], t2, 0, db, n);
     }
     free(scratch);
-}
-
-/* ---- norms of heads ---- */
-
-void smp_cpu_qk_norm(const smp_cpu *cpu, const smp_launch *l)
-{
-    uint64_t tokens = l->task->dims[0], heads = l->task->dims[1], kv = l->task->dims[2];
-    uint64_t d = l->task->dims[3], width = (heads + 2 * kv) * d, normed = (heads + kv) * d;
-    smp_dtype t = (smp_dtype)l->task->dtype;
-    float *scratch = smp_heap_alloc(2 * d + 2 * normed, sizeof *scratch);
-    const float *q_w = smp_row(l->at[1], t, 0, d, scratch);
-    const float *k_w = smp_row(l->at[2], t, 0, d, scratch + d);
-    float *raw = scratch + 2 * d, *y = raw + normed;
-
-    for (uint64_t i = 0; i < tokens; i++) {
-        smp_load(raw, l->at[0], t, i * width, normed);
-        smp_store(l->at[3], t, i * normed, raw, normed);
-        for (uint64_t h = 0; h < heads + kv; h++) {
-            norm_row(y + h * d, raw + h * d, h < heads ? q_w : k_w, NULL, d,
-                     measure(raw + h * d, d, false, cpu->rank->job->model->norm_eps));
-        }
-        smp_store(l->at[0], t, i * width, y, normed);
-    }
-    free(scratch);
-}
-
-void smp_cpu_qk_norm_grad(const smp_cpu *cpu, const smp_launch *l)
-{
-    uint64_t tokens = l->task->dims[0], heads = l->task->dims[1], kv = l->task->dims[2];
-    uint64_t d = l->task->dims[3], width = (heads + 2 * kv) * d, normed = (heads + kv) * d;
-    bool add = l->task->flags & SMP_FLAG_ACCUMULATE;
-    smp_dtype t = (smp_dtype)l->task->dtype, t2 = (smp_dtype)l->task->dtype2;
-    float *scratch = smp_heap_alloc(4 * d + 3 * normed, sizeof *scratch);
-    const float *q_w = smp_row(l->at[2], t, 0, d, scratch);
-    const float *k_w = smp_row(l->at[3], t, 0, d, scratch + d);
-    float *dw[2] = { scratch + 2 * d, scratch + 3 * d };
-    float *dx = scratch + 4 * d;
-
-    for (uint64_t i = 0; i < tokens; i++) {
-        const float *dy = smp_row(l->at[0], t, i * width, normed, dx + normed);
-        const float *raw = smp_row(l->at[1], t, i * normed, normed, dx + 2 * normed);
-
-        for (uint64_t h = 0; h < heads + kv; h++) {
-            norm_row_grad(dx + h * d, dy + h * d, raw + h * d, h < heads ? q_w : k_w, d,
-                          false, cpu->rank->job->model->norm_eps, dw[h >= heads], NULL);
-        }
-        smp_store(l->at[0], t, i * width, dx, normed);
-    }
-    (add ? smp_store_add : smp_store)(l->at[4], t2, 0, dw[0], d);
-    (add ? smp_store_add : smp_store)(l->at[5], t2, 0, dw[1], d);
-    free(scratch);
-}
-
-/* ---- rotary positions ---- */
-
-/* Turns pairs (i, i + rotated / 2) of each head of q and k; sign -1: back.  [Su et al. 2021;
- * the pairing is that of transformers' rotate_half] */
-static void rotate(const smp_cpu *cpu, const smp_launch *l, float sign)
-{
-    uint64_t tokens = l->task->dims[0], n_head = l->task->dims[1] + l->task->dims[2];
-    uint64_t d = l->task->dims[3], half = l->task->dims[4] / 2, seq = l->task->dims[5];
-    uint64_t width = (n_head + l->task->dims[2]) * d;
-    smp_dtype t = (smp_dtype)l->task->dtype;
-    float *scratch = smp_heap_alloc(2 * half, sizeof *scratch);
-
-    for (uint64_t i = 0; i < tokens * n_head; i++) {
-        uint64_t token = i / n_head, first = token * width + i % n_head * d;
-        const float *c = cpu->cosines + token % seq * half;
-        const float *s = cpu->sines + token % seq * half;
-
-        smp_load(scratch, l->at[0], t, first, 2 * half);
-        for (uint64_t j = 0; j < half; j++) {
-            float a = scratch[j], b = scratch[half + j];
-
-            scratch[j] = a * c[j] - sign * b * s[j];
-            scratch[half + j] = b * c[j] + sign * a * s[j];
-        }
-        smp_store(l->at[0], t, first, scratch, 2 * half);
-    }
-    free(scratch);
-}
-
-void smp_cpu_rope(const smp_cpu *cpu, const smp_launch *l)
-{
-    rotate(cpu, l, 1.0f);
-}
-
-void smp_cpu_rope_grad(const smp_cpu *cpu, const smp_launch *l)
-{
-    rotate(cpu, l, -1.0f);
 }

@@ -114,14 +114,22 @@ void smp_cpu_scalars(const smp_cpu *cpu, const smp_launch *l)
     double squares = (double)sums[SMP_SUM_SQUARES] / rank->copies;
     double norm = sqrt(squares) / scale;
     bool overflow = sums[SMP_SUM_OVERFLOW] > 0 || !isfinite(norm);
+    bool skip = overflow || sums[SMP_SUM_ROWS] > 0;
+
+    if (rank->rows.evaluating) { /* nothing but the loss changes */
+        state[SMP_SCALAR_SKIP] = 1.0f;
+        state[SMP_SCALAR_LOSS] = sums[SMP_SUM_LOSS] / (float)rank->job->world;
+        return;
+    }
 
     if (hyper->clip > 0 && hyper->clip < norm + 1e-6) {
         clip = hyper->clip / (norm + 1e-6);
     }
     state[SMP_SCALAR_LR] = (float)smp_hyper_lr(hyper, (uint64_t)state[SMP_SCALAR_STEPS]);
-    state[SMP_SCALAR_SKIP] = overflow ? 1.0f : 0.0f;
+    state[SMP_SCALAR_SKIP] = skip ? 1.0f : 0.0f;
+    state[SMP_SCALAR_ROWS] = sums[SMP_SUM_ROWS];
     state[SMP_SCALAR_FACTOR] = (float)(clip / scale);
-    state[SMP_SCALAR_STEPS] += overflow ? 0.0f : 1.0f;
+    state[SMP_SCALAR_STEPS] += skip ? 0.0f : 1.0f;
     steps = (double)state[SMP_SCALAR_STEPS];
     state[SMP_SCALAR_BIAS1] = (float)(1 - pow(hyper->beta1, steps));
     state[SMP_SCALAR_BIAS2] = (float)(1 - pow(hyper->beta2, steps));

@@ -81,63 +81,13 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* ---- rotary tables ---- */
-
-/* Frequency of pair i, scaled as transformers' modeling_rope_utils.py does for the type. */
-static double frequency(const smp_model *model, uint64_t pairs, uint64_t i)
-{
-    double f = pow(model->rope_theta, -(double)i / (double)pairs);
-    double wave = 6.283185307179586 / f, low, high, smooth;
-
-    if (model->rope_scaling == SMP_ROPE_LINEAR) {
-        return f / model->rope_factor;
-    }
-    if (model->rope_scaling != SMP_ROPE_LLAMA3) {
-        return f;
-    }
-    low = model->rope_original_positions / model->rope_low_freq;
-    high = model->rope_original_positions / model->rope_high_freq;
-    if (wave > low) {
-        return f / model->rope_factor;
-    }
-    if (wave < high) {
-        return f;
-    }
-    smooth = (model->rope_original_positions / wave - model->rope_low_freq)
-             / (model->rope_high_freq - model->rope_low_freq);
-    return (1 - smooth) * f / model->rope_factor + smooth * f;
-}
-
-static void make_tables(smp_device *device, const smp_rank *rank)
-{
-    const smp_model *model = rank->job->model;
-    uint64_t seq = rank->job->batch.seq_len, pairs;
-    uint64_t d = model->kinds[0].attention.head_dim;
-
-    if (model->position != SMP_POSITION_ROPE) {
-        return;
-    }
-    pairs = (uint64_t)((double)d * model->rotary_frac) / 2;
-    device->tables = smp_heap_alloc(smp_mul(2 * pairs, seq), sizeof *device->tables);
-    for (uint64_t t = 0; t < seq; t++) {
-        for (uint64_t i = 0; i < pairs; i++) {
-            double angle = (double)t * frequency(model, pairs, i);
-
-            device->tables[t * pairs + i] = (float)cos(angle);
-            device->tables[(seq + t) * pairs + i] = (float)sin(angle);
-        }
-    }
-    device->cpu.cosines = device->tables;
-    device->cpu.sines = device->tables + seq * pairs;
-    device->cpu.rope_pairs = pairs;
-}
-
 /* Families whose losses and gradients have been held against PyTorch's; others may need an
  * arithmetic of their own (norms by 1 + weight, interleaved rotary pairs, ...). */
 static smp_status check_rank(const smp_rank *rank, smp_errors *errors)
 {
     static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3", "gpt2",
-                                            "gpt_neox" };
+                                            "gpt_neox", "mixtral", "qwen3_moe", "qwen2_moe",
+                                            "deepseek", "deepseek_v2", "deepseek_v3" };
     const smp_model *model = rank->job->model;
     bool known = false;
 
@@ -149,13 +99,6 @@ static smp_status check_rank(const smp_rank *rank, smp_errors *errors)
                         "%s: device cpu does not run the family %s yet; it runs llama, "
                         "mistral, qwen2, qwen3, gpt2 and gpt_neox",
                         model->name, model->family);
-    }
-    if (model->position == SMP_POSITION_ROPE && model->rope_scaling != SMP_ROPE_PLAIN
-        && model->rope_scaling != SMP_ROPE_LINEAR && model->rope_scaling != SMP_ROPE_LLAMA3) {
-        return smp_fail(errors, SMP_INPUT, NULL,
-                        "%s: device cpu has no such scaling of rotary positions; it has "
-                        "default, linear and llama3",
-                        model->name);
     }
     return SMP_OK;
 }
@@ -327,7 +270,7 @@ static smp_status cpu_open(const smp_rank *rank, const smp_device_options *optio
         return smp_fail(errors, SMP_SYSTEM, NULL, "a lock cannot be made");
     }
     smp_set_blas_threads(options->threads);
-    make_tables(device, rank);
+    device->tables = smp_cpu_rope_tables(&device->cpu);
     *device_p = device;
     return SMP_OK;
 }
@@ -403,28 +346,18 @@ static smp_status cpu_sync(smp_device *device, smp_errors *errors)
     return status;
 }
 
-/* Forms of its operations that have no kernel here: rows longer than the product, sinks, a
- * head size of v's own, norms of q and k other than RMS of each head with shared weights. */
+/* Forms of its operations that have no kernel here: sinks. */
 static bool has_form(const smp_task *task)
 {
     switch (task->op) {
-    case SMP_OP_MATMUL:
-    case SMP_OP_MATMUL_DX:
-    case SMP_OP_MATMUL_DW:
-    case SMP_OP_NORM:
-    case SMP_OP_NORM_GRAD:
-        return task->dims[3] == 0;
     case SMP_OP_ATTENTION:
-        return (task->dims[6] == 0 || task->dims[6] == task->dims[4]) && task->n_access == 3;
+        return task->n_access == 3;
     case SMP_OP_ATTENTION_GRAD:
-        return (task->dims[6] == 0 || task->dims[6] == task->dims[4]) && task->n_access == 5;
+        return task->n_access == 5;
     case SMP_OP_SOFTMAX:
         return task->n_access == 2;
     case SMP_OP_SOFTMAX_GRAD:
         return task->n_access == 3;
-    case SMP_OP_QK_NORM:
-    case SMP_OP_QK_NORM_GRAD:
-        return task->dims[4] == SMP_NORM_RMS && task->dims[5] == SMP_QK_SHARED;
     default:
         return true;
     }
@@ -449,4 +382,5 @@ const smp_device_ops smp_device_cpu = {
     .wait = cpu_wait,
     .sync = cpu_sync,
     .supports = cpu_supports,
+    .peak = smp_cpu_peak,
 };

@@ -2,9 +2,10 @@
 /*
  * Initial values by global element: every layout starts from the same bits.
  *
- * Weights are normal(0, initializer_range), biases 0, norms 1, rows of a padded vocabulary 0.
+ * Weights are normal(0, initializer_range), biases 0, norms such that they multiply by 1, rows
+ * of a padded vocabulary 0.
  * In gpt2 the projections into the residual are scaled by 1 / sqrt(2 n_layer), as
- * transformers' GPT2PreTrainedModel does.
+ * transformers' GPT2PreTrainedModel does.  Rules of the user come first (init_rules.h).
  */
 #include "config.h"
 
@@ -33,6 +34,7 @@ static uint64_t first_row(const smp_rank *rank, const smp_unit *unit, const smp_
 
     switch (param->split) {
     case SMP_SPLIT_OUT:
+    case SMP_SPLIT_EXPERT_OUT:
     case SMP_SPLIT_VOCAB:
         return rank->tensor_rank * rows;
     case SMP_SPLIT_KV:
@@ -41,7 +43,6 @@ static uint64_t first_row(const smp_rank *rank, const smp_unit *unit, const smp_
                                   : rank->tensor_rank / (rank->tensor / kv) * rows;
     case SMP_SPLIT_NONE:
     case SMP_SPLIT_IN:
-    case SMP_SPLIT_EXPERT_OUT:
     case SMP_SPLIT_EXPERT_IN:
         break;
     }
@@ -54,20 +55,25 @@ uint64_t smp_global_element(const smp_rank *rank, const smp_unit *unit, uint64_t
     const smp_unit_param *p = param_at(unit, at);
     const smp_param *all = unit->block ? unit->block->params : rank->job->model->root;
     const smp_param *param = &all[p->param];
-    uint64_t shape[2] = { 1, 1 }, width, row, column;
+    uint64_t shape[2] = { 1, 1 }, width, row, column, each, expert, whole;
+    bool in = param->split == SMP_SPLIT_IN || param->split == SMP_SPLIT_EXPERT_IN;
 
     *param_p = param;
     smp_param_local_shape(rank->job->model, unit->block, param, rank->tensor, shape);
     width = param->n_dim > 1 ? shape[1] : 1;
-    row = (at - p->offset) / width + first_row(rank, unit, param, shape[0]);
+    each = shape[0] * width; /* of one expert; the whole where there are none */
+    expert = (at - p->offset) / each
+             + (unit->experts > 1 ? rank->expert_rank * (param->count / unit->experts) : 0);
+    row = (at - p->offset) % each / width + first_row(rank, unit, param, shape[0]);
     column = (at - p->offset) % width;
-    if (param->split == SMP_SPLIT_IN && param->n_dim > 1) {
+    if (in && param->n_dim > 1) {
         column += rank->tensor_rank * width;
     }
     if (row >= param->shape[0]) {
         return UINT64_MAX;
     }
-    return param->n_dim > 1 ? row * param->shape[1] + column : row;
+    whole = param->shape[0] * (param->n_dim > 1 ? param->shape[1] : 1);
+    return expert * whole + (param->n_dim > 1 ? row * param->shape[1] + column : row);
 }
 
 static bool is_norm(smp_role role)
@@ -127,7 +133,29 @@ static uint64_t run_of(const smp_rank *rank, const smp_unit *unit, uint64_t at)
     uint64_t shape[2] = { 1, 1 }, in = at - p->offset;
 
     smp_param_local_shape(rank->job->model, unit->block, &all[p->param], rank->tensor, shape);
-    return all[p->param].n_dim > 1 ? shape[1] - in % shape[1] : p->elems - in;
+    return all[p->param].n_dim > 1 ? shape[1] - in % shape[1] : shape[0] - in % shape[0];
+}
+
+/* Values of a rule; uniform ones are made from one word each. */
+static void follow_rule(const smp_init_rule *rule, uint64_t seed, uint64_t high, uint64_t index,
+                        uint64_t n, float *out)
+{
+    if (rule->kind == SMP_INIT_NORMAL) {
+        normals(seed, high, index, n, rule->b, out);
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = index + i;
+        uint32_t u[4];
+
+        if (rule->kind == SMP_INIT_NORMAL) {
+            out[i] = (float)(rule->a + (double)out[i]);
+        } else if (rule->kind == SMP_INIT_UNIFORM) {
+            smp_random4(seed, high, at >> 2, u);
+            out[i] = (float)(rule->a + (rule->b - rule->a) * ((double)u[at & 3] * 0x1p-32));
+        } else {
+            out[i] = (float)rule->a;
+        }
+    }
 }
 
 void smp_init_values(const smp_rank *rank, const smp_unit *unit, uint32_t layer, uint64_t at,
@@ -135,6 +163,8 @@ void smp_init_values(const smp_rank *rank, const smp_unit *unit, uint32_t layer,
 {
     const smp_model *model = rank->job->model;
     uint64_t high0 = (uint64_t)(unit->block ? layer + 1 : 0) << 16;
+    const smp_param *last = NULL;
+    const smp_init_rule *rule = NULL;
 
     for (uint64_t i = 0; i < n;) {
         const smp_param *param;
@@ -142,16 +172,32 @@ void smp_init_values(const smp_rank *rank, const smp_unit *unit, uint32_t layer,
         uint64_t run = run_of(rank, unit, at + i);
 
         run = run < n - i ? run : n - i;
-        if (param->n_dim > 1 && index != UINT64_MAX) {
+        if (param != last) {
+            rule = smp_init_rule_of(rank->init_rules, param, layer);
+            last = param;
+        }
+        if (rule && index != UINT64_MAX) {
+            follow_rule(rule, rank->job->settings.random_seed, high0 + (uint64_t)param->role,
+                        index, run, out + i);
+        } else if (param->n_dim > 1 && index != UINT64_MAX) {
             normals(rank->job->settings.random_seed, high0 + (uint64_t)param->role, index, run,
                     range_of(model, param->role), out + i);
         } else {
             bool one = param->n_dim == 1 && is_norm(param->role);
 
             for (uint64_t j = 0; j < run; j++) {
-                out[i + j] = one ? 1.0f : 0.0f;
+                out[i + j] = one ? 1.0f - (float)model->norm_offset : 0.0f;
             }
         }
         i += run;
+    }
+}
+
+void smp_init_describe(const smp_rank *rank, const smp_param *param, FILE *stream)
+{
+    if (param->n_dim > 1) {
+        (void)fprintf(stream, "normal(0, %g)", range_of(rank->job->model, param->role));
+    } else {
+        (void)fprintf(stream, "%d", is_norm(param->role));
     }
 }

@@ -25,6 +25,8 @@ static void fill_rank(smp_runner *r, const smp_job *job, uint32_t rank)
     r->rank.rank = rank;
     r->rank.tensor = smp_mesh_degree(r->mesh, SMP_AXIS_TENSOR);
     r->rank.tensor_rank = coords.axis[SMP_AXIS_TENSOR];
+    r->rank.expert = experts;
+    r->rank.expert_rank = coords.axis[SMP_AXIS_EXPERT];
     r->rank.data_ranks = job->data_ranks;
     r->rank.data_rank = (coords.axis[SMP_AXIS_REPLICA] * experts
                          + coords.axis[SMP_AXIS_EXPERT]) * shards
@@ -71,7 +73,8 @@ static smp_status check_tasks(const smp_runner *r, smp_errors *errors)
     for (uint32_t i = 0; i < r->rank.program->n_task; i++) {
         const smp_task *task = &r->rank.program->tasks[i];
         bool collective = task->op == SMP_OP_ALL_GATHER || task->op == SMP_OP_ALL_REDUCE
-                          || task->op == SMP_OP_REDUCE_SCATTER;
+                          || task->op == SMP_OP_REDUCE_SCATTER
+                          || task->op == SMP_OP_ALL_TO_ALL;
 
         if (!collective && r->ops->supports && !r->ops->supports(r->device, task)) {
             return smp_fail(errors, SMP_INPUT, NULL,
@@ -140,7 +143,7 @@ static smp_status join_comms(smp_runner *r, smp_errors *errors)
 }
 
 /* Numbers of tasks over the whole step, and which of them are waited for. */
-static void index_tasks(smp_runner *r)
+void smp_runner_index(smp_runner *r)
 {
     const smp_program *p = r->rank.program;
 
@@ -192,7 +195,7 @@ smp_status smp_runner_create(const smp_job *job, const smp_mesh *mesh, uint32_t 
         smp_runner_destroy(r);
         return status;
     }
-    index_tasks(r);
+    smp_runner_index(r);
     *runner_p = r;
     return SMP_OK;
 }
@@ -211,6 +214,7 @@ void smp_runner_destroy(smp_runner *r)
     if (r->everyone.channel) {
         r->everyone.ops->leave(r->everyone.channel);
     }
+    free(r->shapes);
     smp_arena_destroy(r->arena);
 }
 
@@ -247,6 +251,35 @@ static void fill_launch(const smp_runner *r, uint32_t instance, const smp_task *
     }
 }
 
+/* Equal parts, or the rows that a layout counts: those of this rank's tokens to the ranks of
+ * their experts, or back.  A layout has lines for the members of this rank's expert group one
+ * after the other, and other tensor ranks' before or behind them. */
+static smp_status all_to_all(const smp_runner *r, const smp_bound_channel *c, uint32_t n,
+                             const smp_launch *l, smp_errors *errors)
+{
+    uint64_t e = smp_dtype_bytes((smp_dtype)l->task->dtype);
+    uint64_t *bytes = smp_heap_alloc(2 * (size_t)n, sizeof *bytes);
+    uint64_t experts = l->block->moe.experts, each = experts / n;
+    uint64_t first = r->rank.sequence ? r->rank.tensor_rank * (uint64_t)n : 0;
+    const int32_t *counts = l->n_operand > 2 ? l->at[2] : NULL;
+    bool back = l->task->dims[3] != 0;
+    smp_status status;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t out = 0, in = 0, row = r->rank.job->model->hidden * e;
+
+        for (uint64_t j = 0; j < each && counts; j++) {
+            out += (uint64_t)counts[(first + r->rank.expert_rank) * experts + i * each + j];
+            in += (uint64_t)counts[(first + i) * experts + r->rank.expert_rank * each + j];
+        }
+        bytes[i] = counts ? (back ? in : out) * row : l->task->dims[0] / n * e;
+        bytes[n + i] = counts ? (back ? out : in) * row : l->task->dims[1] / n * e;
+    }
+    status = c->ops->all_to_all(c->channel, l->at[0], bytes, l->at[1], bytes + n, errors);
+    free(bytes);
+    return status;
+}
+
 static smp_status run_collective(void *context, const smp_launch *l, smp_errors *errors)
 {
     const smp_runner *r = context;
@@ -257,6 +290,8 @@ static smp_status run_collective(void *context, const smp_launch *l, smp_errors 
     float factor = l->task->flags & SMP_FLAG_AVERAGE ? 1.0f / (float)n : 1.0f;
 
     switch (l->task->op) {
+    case SMP_OP_ALL_TO_ALL:
+        return all_to_all(r, c, n, l, errors);
     case SMP_OP_ALL_GATHER:
         return c->ops->all_gather(c->channel, l->at[0], l->at[1],
                                   elems / n * smp_dtype_bytes(t), errors);
@@ -268,7 +303,7 @@ static smp_status run_collective(void *context, const smp_launch *l, smp_errors 
     }
 }
 
-static void issue(smp_runner *r, uint32_t instance, uint32_t index)
+void smp_runner_issue(smp_runner *r, uint32_t instance, uint32_t index)
 {
     const smp_program *p = r->rank.program;
     const smp_segment *segment = &p->segments[p->order[instance].segment];
@@ -306,7 +341,7 @@ static void run_instance(smp_runner *r, uint32_t i)
                              r->events[r->record0[i - wait->back] + wait->source]);
             }
         }
-        issue(r, i, t);
+        smp_runner_issue(r, i, t);
     }
 }
 
@@ -336,7 +371,7 @@ smp_status smp_runner_step(smp_runner *r, const int32_t *ids, const int32_t *tar
     for (uint32_t i = 0; i < r->rank.program->n_instance; i++) {
         run_instance(r, i);
     }
-    r->step++;
+    r->step += !r->rank.rows.evaluating;
     return r->ops->sync(r->device, errors);
 }
 
@@ -428,7 +463,7 @@ static void spread_parameters(smp_runner *r)
             uint32_t op = p->tasks[segment->task0 + t].op;
 
             if (op != SMP_OP_ADAMW && op != SMP_OP_SGD) {
-                issue(r, i, t);
+                smp_runner_issue(r, i, t);
             }
         }
     }

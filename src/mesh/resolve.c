@@ -122,6 +122,20 @@ static bool is_nested(const smp_settings *s)
     return s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
 }
 
+/* Nested: expert ranks beside each other inside the shard group, so that rows stay on the links
+ * of a node where it holds all of them; orthogonal: the order of the table. */
+static void act_rank_order(const smp_settings *asked, smp_settings *s)
+{
+    static const smp_axis beside[SMP_AXES] = {SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT,
+                                              SMP_AXIS_EXPERT, SMP_AXIS_SHARD,
+                                              SMP_AXIS_REPLICA};
+
+    if (is_nested(s) && s->expert_parallel_degree > 1 &&
+        !smp_key_given(asked, SMP_KEY_RANK_ORDER)) {
+        memcpy(s->rank_order, beside, sizeof(beside));
+    }
+}
+
 /* Defaults that a stack has of its own (src/mesh/runtime.h). */
 static const smp_settings *with_stack(state *st, const smp_settings *asked)
 {
@@ -174,6 +188,7 @@ static void act(state *st, const smp_settings *given)
     st->asked = asked;
     job->world = smp_cluster_gpus(job->cluster);
     st->rest = job->world % outer == 0 ? (uint32_t)(job->world / outer) : 0;
+    act_rank_order(asked, s);
     act_sharding(st);
     act_checkpointing(s, job->model->n_layer);
     if (s->tensor_parallel_degree == 1 ||
@@ -236,25 +251,6 @@ static void heads_why(const state *st, smp_text *text)
     if (a->kv_lora_rank == 0) {
         smp_text_add(text, ", and %u key-value heads or be a multiple of them", a->kv_heads);
     }
-}
-
-/* Each tensor rank would add the bias of an expert's output before they are summed. */
-static bool expert_bias_holds(const state *st)
-{
-    for (uint32_t k = 0; k < st->job.model->n_kind; k++) {
-        const smp_moe *moe = &st->job.model->kinds[k].moe;
-
-        if (moe->experts > 0 && moe->bias && st->job.settings.tensor_parallel_degree > 1) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static void expert_bias_why(const state *st, smp_text *text)
-{
-    (void)st;
-    smp_text_add(text, "experts with a bias are not split by tensor parallelism yet");
 }
 
 /* The features that tensor parallelism cannot split, or 0. */
@@ -379,9 +375,9 @@ static bool imbalance_holds(const state *st)
         return true;
     }
     if (s->moe_load_balancing == SMP_BALANCING_BALANCED) {
-        return s->imbalance <= 1;
+        return s->imbalance.kind == SMP_IMBALANCE_CONSTANT && s->imbalance.mean <= 1;
     }
-    return s->capacity_factor > 0 || s->imbalance <= s->moe_rows_factor;
+    return s->capacity_factor > 0 || smp_imbalance_mean(&s->imbalance) <= s->moe_rows_factor;
 }
 
 static void imbalance_why(const state *st, smp_text *text)
@@ -522,8 +518,7 @@ static uint64_t empty_unit(const state *st, uint32_t *degree_p)
 
     *degree_p = s->hybrid_shard_degree;
     if (s->hybrid_shard_degree == 1 || s->allow_empty_shards || st->rest == 0 ||
-        !heads_hold(st) || !ffn_holds(st) || !expert_bias_holds(st) || !experts_hold(st) ||
-        !nested_holds(st)) {
+        !heads_hold(st) || !ffn_holds(st) || !experts_hold(st) || !nested_holds(st)) {
         return 0;
     }
     for (uint32_t k = 0; k <= model->n_kind; k++) {
@@ -847,7 +842,6 @@ typedef struct rule {
 static const rule rules[] = {
     {SMP_KEY_TENSOR_PARALLEL_DEGREE, true, heads_hold, heads_why},
     {SMP_KEY_TENSOR_PARALLEL_DEGREE, true, ffn_holds, ffn_why},
-    {SMP_KEY_TENSOR_PARALLEL_DEGREE, true, expert_bias_holds, expert_bias_why},
     {SMP_KEY_TENSOR_PARALLEL_DEGREE, true, tensor_world_holds, tensor_world_why},
     {SMP_KEY_EXPERT_PARALLEL_DEGREE, true, experts_hold, experts_why},
     {SMP_KEY_EXPERT_PARALLEL_DEGREE, true, expert_world_holds, expert_world_why},

@@ -217,6 +217,8 @@ typedef struct smp_family {
     smp_windows windows;
     smp_norm_place norm_place;
     bool ignores_rope_scaling;   /* the library never looks at it */
+    bool rope_interleaved;       /* see smp_model */
+    double norm_offset;
     const smp_key *keys;         /* ends with fact NONE */
     const smp_row *block, *root; /* in the order of smp_role; end with name NULL */
     const smp_refusal *refusals; /* ends with key NULL; may be NULL */

@@ -50,6 +50,7 @@ const smp_family smp_family_cohere = {
     .norm = SMP_NORM_LAYER,
     .gated = true,
     .position = SMP_POSITION_ROPE,
+    .rope_interleaved = true,
     .keys = keys,
     .block = block,
     .root = smp_llama_root,

@@ -161,6 +161,7 @@ const smp_family smp_family_deepseek_v2 = {
     .block = latent_block,
     .gated = true,
     .position = SMP_POSITION_ROPE,
+    .rope_interleaved = true,
     .root = smp_llama_root,
 };
 
@@ -171,6 +172,7 @@ const smp_family smp_family_deepseek_v3 = {
     .block = latent_block,
     .gated = true,
     .position = SMP_POSITION_ROPE,
+    .rope_interleaved = true,
     .root = smp_llama_root,
 };
 
@@ -181,5 +183,6 @@ const smp_family smp_family_kimi_k2 = {
     .block = latent_block,
     .gated = true,
     .position = SMP_POSITION_ROPE,
+    .rope_interleaved = true,
     .root = smp_llama_root,
 };

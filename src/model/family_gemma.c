@@ -37,6 +37,7 @@ static void derive(smp_facts *facts)
 const smp_family smp_family_gemma = {
     .model_type = "gemma",
     .norm = SMP_NORM_RMS,
+    .norm_offset = 1,
     .gated = true,
     .position = SMP_POSITION_ROPE,
     .keys = keys,

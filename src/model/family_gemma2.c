@@ -53,6 +53,7 @@ static void derive(smp_facts *facts)
 const smp_family smp_family_gemma2 = {
     .model_type = "gemma2",
     .norm = SMP_NORM_RMS,
+    .norm_offset = 1,
     .norm_place = SMP_NORM_AROUND,
     .gated = true,
     .position = SMP_POSITION_ROPE,

@@ -59,6 +59,7 @@ static void derive(smp_facts *facts)
 const smp_family smp_family_gemma3 = {
     .model_type = "gemma3_text",
     .norm = SMP_NORM_RMS,
+    .norm_offset = 1,
     .norm_place = SMP_NORM_AROUND,
     .gated = true,
     .position = SMP_POSITION_ROPE,

@@ -67,6 +67,7 @@ const smp_family smp_family_gptj = {
     .norm = SMP_NORM_LAYER,
     .norm_bias = true,
     .position = SMP_POSITION_ROPE,
+    .rope_interleaved = true,
     .ignores_rope_scaling = true,
     .keys = keys,
     .block = block,

@@ -158,9 +158,11 @@ struct smp_model {
     smp_position_kind position;
     double rope_theta;
     double rotary_frac;     /* of head_dim that is rotated */
+    bool rope_interleaved;  /* pairs are neighbours, not half a rotated part apart */
     smp_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq, rope_high_freq, rope_original_positions;
     double rope_attention_factor;  /* yarn, longrope: scale of cos and sin; else 1 */
+    double rope_logit_factor;      /* of attention logits, from yarn's mscale_all_dim */
     double rope_beta_fast, rope_beta_slow;                    /* yarn */
     const double *rope_short_factors, *rope_long_factors;     /* longrope: per pair */
     double embedding_dropout;
@@ -168,6 +170,7 @@ struct smp_model {
     bool embedding_norm, head_bias;
     double embedding_scale, logit_scale; /* factors; 1: none */
     double logit_softcap;                /* 0: none */
+    double norm_offset;                  /* RMS norms multiply by this + weight */
     double norm_eps, initializer_range;
     smp_block *kinds;
     uint32_t n_kind;

@@ -266,6 +266,16 @@ static void count_model(smp_model *model)
     model->active_parameters = model->parameters - idle;
 }
 
+static void scale_latent_logits(smp_model *model)
+{
+    for (uint32_t kind = 0; kind < model->n_kind; kind++) {
+        smp_attention *a = &model->kinds[kind].attention;
+        if (a->kv_lora_rank > 0 && model->rope_logit_factor > 1) {
+            a->scale = model->rope_logit_factor / sqrt((double)a->head_dim);
+        }
+    }
+}
+
 void smp_model_build(const smp_facts *facts, smp_model *model)
 {
     const double *v = facts->value;
@@ -281,10 +291,13 @@ void smp_model_build(const smp_facts *facts, smp_model *model)
     model->logit_scale = positive(v[SMP_FACT_LOGIT_SCALE], 1);
     model->logit_softcap = positive(v[SMP_FACT_LOGIT_SOFTCAP], 0);
     model->embedding_dropout = v[SMP_FACT_EMBEDDING_DROPOUT];
+    model->rope_interleaved = facts->family->rope_interleaved;
+    model->norm_offset = facts->family->norm_offset;
     model->norm_eps = v[SMP_FACT_NORM_EPS];
     model->initializer_range = v[SMP_FACT_INIT];
     model->root = build_params(facts, facts->family->root, model->arena, &model->n_root);
     build_kinds(facts, model);
+    scale_latent_logits(model);
     count_model(model);
 }
 

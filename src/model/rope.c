@@ -143,6 +143,16 @@ static void read_longrope(const smp_facts *facts, const smp_reader *reader, smp_
         long_attention_factor(reader, model->rope_factor, model->rope_original_positions);
 }
 
+/* Latent attention scales its logits as well, by the square [modeling_deepseek_v3.py]; only
+ * models that have it use the factor. */
+static void read_logit_factor(const smp_reader *reader, smp_model *model)
+{
+    double mscale_all = 0, scale;
+    (void)smp_read_double(reader, "mscale_all_dim", false, 0, 1e6, &mscale_all);
+    scale = mscale_all > 0 ? yarn_scale(model->rope_factor, mscale_all) : 1;
+    model->rope_logit_factor = scale * scale;
+}
+
 static void read_scaling(const smp_facts *facts, const smp_reader *reader,
                          const rope_type *type, smp_model *model)
 {
@@ -167,6 +177,7 @@ static void read_scaling(const smp_facts *facts, const smp_reader *reader,
         (void)smp_read_double(reader, "beta_fast", false, 0, 1e6, &model->rope_beta_fast);
         (void)smp_read_double(reader, "beta_slow", false, 0, 1e6, &model->rope_beta_slow);
         model->rope_attention_factor = yarn_attention_factor(reader, model->rope_factor);
+        read_logit_factor(reader, model);
     }
     if (type->scaling == SMP_ROPE_LONGROPE) {
         read_longrope(facts, reader, model);
@@ -181,7 +192,7 @@ void smp_rope_read(smp_facts *facts, smp_model *model)
     model->rotary_frac = facts->value[SMP_FACT_ROTARY_FRAC];
     model->rope_scaling = SMP_ROPE_PLAIN;
     model->rope_original_positions = (double)model->max_positions;
-    model->rope_attention_factor = 1;
+    model->rope_attention_factor = model->rope_logit_factor = 1;
     if (facts->family->position != SMP_POSITION_ROPE || facts->family->ignores_rope_scaling) {
         return;
     }

@@ -51,6 +51,7 @@ typedef struct site {
 typedef struct lane {
     const smp_program *program;
     const int64_t *duration_ps;
+    const int64_t *const *drawn_ps; /* by instance, or NULL */
     site *sites;           /* by task of the program */
     uint32_t *list0;       /* [segment * STREAMS + stream]: slice of `lists`, one more at end */
     uint16_t *lists;       /* tasks of a segment on a stream, ascending */
@@ -342,6 +343,7 @@ static void engine_init(engine *engine_, const smp_engine_input *input)
         lane *lane_ = &engine_->lanes[c];
         lane_->program = step->programs[c];
         lane_->duration_ps = input->duration_ps[c];
+        lane_->drawn_ps = input->drawn_ps ? input->drawn_ps[c] : NULL;
         lane_->kinds = input->overlap ? input->kinds[c] : NULL;
         for (uint32_t k = 0; k < SMP_OVERLAP_KINDS; k++) {
             lane_->slow_q16[k] = ALONE_Q16;
@@ -562,7 +564,15 @@ static void keep_ready(engine *engine_, uint32_t c, const actor *actor_, uint32_
     record->cause_task = caused ? engine_->cause_task : (uint16_t)task;
 }
 
-/* Starts the head of an actor now; it lasts duration_ps where nothing slows it. */
+/* Task `task` of an instance, which is task `at` of the program. */
+static int64_t duration_of(const lane *lane_, uint32_t instance, uint32_t task, uint32_t at)
+{
+    const int64_t *drawn_ps = lane_->drawn_ps ? lane_->drawn_ps[instance] : NULL;
+    return drawn_ps ? drawn_ps[task] : lane_->duration_ps[at];
+}
+
+/* Starts the head of an actor now; it lasts duration_ps where nothing slows
+ * it. */
 static void start(engine *engine_, uint32_t index, uint32_t task, int64_t duration_ps)
 {
     uint32_t c = index / STREAMS;
@@ -631,8 +641,9 @@ static void arrive(engine *engine_, uint32_t index, uint32_t task, bool by_host)
     actor_->next_meeting = meeting_->first;
     meeting_->first = index;
     meeting_->arrived++;
-    if (lane_->duration_ps[at] > meeting_->duration_ps) {
-        meeting_->duration_ps = lane_->duration_ps[at];
+    const int64_t duration_ps = duration_of(lane_, actor_->instance, task, at);
+    if (duration_ps > meeting_->duration_ps) {
+        meeting_->duration_ps = duration_ps;
     }
     if (meeting_->arrived == channel_->members) {
         meeting complete = *meeting_;
@@ -704,7 +715,7 @@ static void try_start(engine *engine_, uint32_t index)
         return;
     }
     keep_ready(engine_, c, actor_, task, by_host);
-    start(engine_, index, task, lane_->duration_ps[at]);
+    start(engine_, index, task, duration_of(lane_, actor_->instance, task, at));
 }
 
 /* Whether other classes still work on the collective whose part of this actor is done; the

@@ -300,13 +300,14 @@ static void out_group(smp_json_out *out, const smp_program *program, const cost_
     smp_out_end_object(out);
 }
 
-static smp_status explain_json(const smp_simulation *simulation, const cost_group *groups,
-                               size_t n, FILE *stream, smp_errors *errors)
+static smp_status explain_json(const smp_simulation *simulation, const smp_what_ifs *what_ifs,
+                               const cost_group *groups, size_t n, FILE *stream,
+                               smp_errors *errors)
 {
     const smp_program *program = simulation->step->programs[simulation->slowest];
     smp_json_out out = {0};
     smp_out_object(&out, NULL);
-    smp_out_simulation(&out, simulation);
+    smp_out_simulation(&out, simulation, what_ifs);
     smp_out_array(&out, "costs");
     for (size_t i = 0; i < n && groups[i].count > 0; i++) {
         out_group(&out, program, &groups[i]);
@@ -318,7 +319,8 @@ static smp_status explain_json(const smp_simulation *simulation, const cost_grou
     return smp_stream_check(stream, "output", errors);
 }
 
-smp_status smp_simulation_explain(const smp_simulation *simulation, bool json, FILE *stream,
+smp_status smp_simulation_explain(const smp_simulation *simulation,
+                                  const smp_what_ifs *what_ifs, bool json, FILE *stream,
                                   smp_errors *errors)
 {
     uint32_t c = simulation->slowest;
@@ -326,7 +328,8 @@ smp_status smp_simulation_explain(const smp_simulation *simulation, bool json, F
     cost_group *groups = smp_heap_alloc(program->n_task + 1, sizeof *groups);
     size_t n = group_costs(simulation, c, groups);
     if (json) {
-        const smp_status status = explain_json(simulation, groups, n, stream, errors);
+        const smp_status status = explain_json(simulation, what_ifs, groups, n, stream,
+                                               errors);
         free(groups);
         return status;
     }

@@ -220,6 +220,7 @@ static smp_status run(const smp_simulation *simulation, const smp_overlap *overl
     const smp_engine_input input = {
         .step = simulation->step,
         .duration_ps = simulation->duration_ps,
+        .drawn_ps = simulation->drawn_ps,
         .host_issue_ps = simulation->host_issue_ps,
         .records = simulation->records,
         .record0 = (const uint32_t *const *)simulation->record0,
@@ -262,6 +263,10 @@ smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *er
     simulation->host_issue_ps = host_issue(simulation);
     make_records(simulation);
     smp_report *report = &simulation->report;
+    simulation->drawn_ps = SMP_ARENA_ARRAY(arena, step->n_program, const int64_t *const *);
+    for (uint32_t c = 0; c < step->n_program; c++) {
+        simulation->drawn_ps[c] = smp_draw_durations(simulation, c);
+    }
     smp_overlap overlap;
     simulation->overlaps = smp_cost_overlap(job->profile, &overlap);
     smp_status status = run(simulation, simulation->overlaps ? &overlap : NULL, errors,

@@ -51,6 +51,7 @@ struct smp_simulation {
     smp_record **records;
     int64_t **path_ps;       /* per class and task: time on the path of smp_report.time */
     double sigma_s;          /* standard deviation behind the interval */
+    const int64_t *const **drawn_ps; /* as in smp_engine_input */
     bool overlaps;           /* the profile says how tasks slow each other down */
 };
 
@@ -58,6 +59,9 @@ struct smp_simulation {
 typedef struct smp_engine_input {
     const smp_step *step;
     int64_t *const *duration_ps;
+    /* By class and instance: durations of its tasks, NULL: as above; the whole or a class may
+     * be NULL as well. */
+    const int64_t *const *const *drawn_ps;
     /* Time the host takes to issue a task; the host issues in the order of instances and never
      * waits.  NULL: a captured graph, everything is issued at 0. */
     int64_t *const *host_issue_ps;
@@ -78,6 +82,9 @@ SMP_CHECK smp_status smp_engine_run(const smp_step *step, int64_t *const *durati
                                     smp_record *const *records, const uint32_t *const *record0,
                                     smp_errors *errors, int64_t *end_ps_p, uint32_t *slowest_p);
 
+/* Durations by instance of class c where the imbalance of experts is drawn (drawn_ps above);
+ * NULL: nothing is. */
+const int64_t *const *smp_draw_durations(const smp_simulation *simulation, uint32_t c);
 /* Runs the step of a simulation again as if nothing slowed anything; never ends later.  The
  * records are overwritten. */
 SMP_CHECK smp_status smp_simulation_alone(const smp_simulation *simulation, smp_errors *errors,
@@ -112,7 +119,8 @@ void smp_live_sweep(const smp_simulation *simulation, uint32_t c,
 
 /* The report without braces: for objects of smp-sim, sweeps and plans. */
 void smp_out_report(smp_json_out *out, const smp_job *job, const smp_report *report);
-/* The job and its report, without braces. */
-void smp_out_simulation(smp_json_out *out, const smp_simulation *simulation);
+/* The job, its report and the answers (or NULL), without braces. */
+void smp_out_simulation(smp_json_out *out, const smp_simulation *simulation,
+                        const smp_what_ifs *what_ifs);
 
 #endif

@@ -20,7 +20,8 @@
  * prove the whole of it.
  *
  * Addresses: index = NONE: base.  LAYER: base + (layer + delta - first) * stride, modulo
- * `slots` when slots > 0.  TURN: slot_base[(turn + delta) mod slots].
+ * `slots` when slots > 0; or base + entry_of_layer[layer + delta - first] * stride.
+ * TURN: slot_base[(turn + delta) mod slots].
  */
 #ifndef SMP_STEP_PROGRAM_H
 #define SMP_STEP_PROGRAM_H
@@ -101,19 +102,19 @@ typedef enum smp_op_class {
     X(LOAD, "load", HOST_COPY, "r host, w device; elements") \
     X(ROUTE, "route", MEMORY, "r logits[tokens, experts] fp32, w choice[tokens, top_k] of (weight fp32, expert i32), w counts[experts] i32, [r correction]; tokens, experts, top_k, smp_route, groups + chosen groups 2^32, capacity: what lies beyond the capacity has weight 0") \
     X(ROUTE_STATISTICS, "route_statistics", MEMORY, "r logits, r choice, w sums[2, experts] fp32; tokens, experts, top_k: probabilities and choices of each expert") \
-    X(ROUTE_GRAD, "route_grad", MEMORY, "r dchoice, r logits, r choice, w dlogits, [r sums], [a dcorrection: 0]; tokens, experts, top_k, smp_route, coefficient of the balancing loss / 2^-32, of the z loss / 2^-32") \
-    X(EXPERT_ROWS, "expert_rows", MEMORY, "r counts[parts, experts], w layout[parts + 2, experts], a sum; experts, parts, experts of the rank, bound: where rows stand; more than the bound set the overflow flag") \
+    X(ROUTE_GRAD, "route_grad", MEMORY, "r dchoice, r logits, r choice, w dlogits, r scalars (the loss scale), [r sums], [a dcorrection: 0]; tokens, experts, top_k, smp_route, coefficient of the balancing loss / 2^-32, of the z loss / 2^-32") \
+    X(EXPERT_ROWS, "expert_rows", MEMORY, "r counts[parts, experts], w layout[parts + 2, experts], a sum; experts, parts, experts of the rank, bound: where rows stand; more than the bound are cut off and counted in the sum") \
     X(PERMUTE, "permute", MEMORY, "r x[tokens, hidden], r choice, r counts or layout, w rows[bound, hidden]; tokens, hidden, top_k, bound, expected rows: copies of tokens, by expert") \
     X(PERMUTE_GRAD, "permute_grad", MEMORY, "r drows, r choice, r counts or layout, a dx; tokens, hidden, top_k, bound, expected rows") \
-    X(SORT_ROWS, "sort_rows", MEMORY, "r x, r layout, w y; bound, expected rows, hidden: rows by source rank to rows by expert, or back") \
+    X(SORT_ROWS, "sort_rows", MEMORY, "r x, r layout, w y; bound, expected rows, hidden, 1: back: rows by source rank to rows by expert") \
     X(COMBINE, "combine", MEMORY, "r rows, r choice, r counts or layout, w y; tokens, hidden, top_k, bound, expected rows: weighted sums; 0 for tokens without rows") \
     X(COMBINE_GRAD, "combine_grad", MEMORY, "r dy, r rows, r choice, r counts or layout, w drows, w dchoice; tokens, hidden, top_k, bound, expected rows") \
-    X(GROUPED_MATMUL, "grouped_matmul", MATMUL, "r x[bound, k], r counts or layout, r w[experts, n, k], w y[bound, n], [r bias[experts, n]]; bound, expected rows, n, k, experts of the rank") \
-    X(GROUPED_MATMUL_DX, "grouped_matmul_dx", MATMUL, "r dy[bound, k], r counts or layout, r w[experts, k, n], w dx[bound, n]; bound, expected rows, n, k, experts of the rank") \
-    X(GROUPED_MATMUL_DW, "grouped_matmul_dw", MATMUL, "r dy[bound, n], r x[bound, k], r counts or layout, a dw[experts, n, k], [a dbias]; bound, expected rows, n, k, experts of the rank, divisor of the gradients") \
+    X(GROUPED_MATMUL, "grouped_matmul", MATMUL, "r x[bound, k], r counts or layout, r w[experts, n, k], w y[bound, n], [r bias[experts, n]]; bound, expected rows, n, k, experts of the rank, expert ranks, parameters that follow each other (gate and up: 2), each of all experts, ranks whose results are summed: each adds the bias divided by their number") \
+    X(GROUPED_MATMUL_DX, "grouped_matmul_dx", MATMUL, "r dy[bound, k], r counts or layout, r w[experts, k, n], w dx[bound, n]; dims as GROUPED_MATMUL") \
+    X(GROUPED_MATMUL_DW, "grouped_matmul_dw", MATMUL, "r dy[bound, n], r x[bound, k], r counts or layout, a dw[experts, n, k], [a dbias]; dims as GROUPED_MATMUL: gradients are divided by the expert ranks, dbias also by the ranks that each add a part of the bias") \
     X(GATE_ROWS, "gate_rows", MEMORY, "r gate[rows], r x, w y; rows, width: y = sigmoid(gate) x") \
     X(GATE_ROWS_GRAD, "gate_rows_grad", MEMORY, "r dy, r gate, r x, w dgate, w dx; rows, width") \
-    X(ALL_TO_ALL, "all_to_all", COLLECTIVE, "r x, w y, [r layout]; elements of x, of y, expected elements that the busiest rank sends or receives")
+    X(ALL_TO_ALL, "all_to_all", COLLECTIVE, "r x, w y, [r layout]; elements of x, of y, expected elements that the busiest rank sends or receives, 1: rows go back to where they came from, [tokens of the rank, top_k + 2^32 groups of experts that a token goes to, hidden, groups of experts (1: it goes to any)]: the optional ones where fused kernels send rows, for costs")
 
 #define SMP_OP_ENUM_(NAME, text, klass, doc) SMP_OP_##NAME,
 typedef enum smp_op { SMP_OP_LIST(SMP_OP_ENUM_) SMP_OPS } smp_op;
@@ -196,13 +197,16 @@ typedef struct smp_buffer {
     smp_scope scope;
     uint32_t first;        /* LAYER: the layer of entry 0 */
     uint32_t entries;      /* LAYER with slots == 0: number of layers covered; else 1 */
+    uint32_t layers;       /* of the table below */
+    const uint16_t *entry_of_layer; /* LAYER with slots == 0, where not every layer from the
+                              first to the last has an entry: that of layer first + i */
     uint32_t slots;        /* ring size, 0: no ring */
     uint64_t bytes;        /* of one entry, a multiple of SMP_ALIGN_BYTES */
     /* filled by the memory plan */
     uint64_t base, stride; /* NONE and LAYER */
     uint32_t slot_base;    /* TURN: index in program->slot_bases */
 } smp_buffer;
-enum { SMP_ALIGN_BYTES = 256 };
+enum { SMP_ALIGN_BYTES = 256, SMP_NO_ENTRY = 0xffff };
 
 typedef struct smp_access {
     uint16_t buffer;
@@ -313,6 +317,19 @@ typedef struct smp_program {
     uint64_t safety_bytes;  /* arena bytes beyond those that serial execution would need */
 } smp_program;
 
+/* Index of a LAYER buffer for a layer before any ring wraps it; below 0: none. */
+static inline int64_t smp_layer_entry(const smp_buffer *buffer, int64_t layer)
+{
+    int64_t index = layer - (int64_t)buffer->first;
+    bool inside = index >= 0 && index < (int64_t)buffer->layers;
+
+    if (buffer->entry_of_layer == NULL) {
+        return index;
+    }
+    return inside && buffer->entry_of_layer[index] != SMP_NO_ENTRY
+               ? (int64_t)buffer->entry_of_layer[index] : -1;
+}
+
 /* Address of entry (instance, delta) of a buffer, in its space. */
 uint64_t smp_buffer_address(const smp_program *program, const smp_buffer *buffer,
                             const smp_instance *instance, int delta);
@@ -321,6 +338,9 @@ uint64_t smp_buffer_address(const smp_program *program, const smp_buffer *buffer
  * nccl-tests counts it.  Formulas beside the code, sources in docs/formulas.md. */
 uint64_t smp_task_flops(const smp_task *task);
 uint64_t smp_task_bytes(const smp_task *task);
+/* Another number of rows at the experts of the busiest rank, `factor` times the expected one,
+ * at most the bound; false: the task's work does not depend on it. */
+bool smp_task_scale_rows(smp_task *task, double factor);
 
 struct smp_step {
     smp_arena *arena;

@@ -32,7 +32,7 @@ static void place(walk *w)
             t->at = smp_whole(w->variant->output, t->bytes);
             t->at.delta = 1;
         } else if (smp_graph_keeps(w->graph, i)) {
-            t->at = smp_whole(smp_lower_kept(w->low, w->variant->stack, t->name, t->bytes),
+            t->at = smp_whole(smp_lower_kept(w->low, w->variant, t->name, t->bytes),
                               t->bytes);
         } else {
             t->at = smp_whole(
@@ -510,8 +510,9 @@ static void route_grad(walk *w, const smp_node *node)
     task.dims[5] = set->smp_moe ? smp_rate_bits(set->moe_z_loss_coeff / parts) : 0;
     add(w, &task,
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
-                        smp_reads(at(w, node->out[0])), smp_writes(grad_at(w, node->in[0])) },
-        4);
+                        smp_reads(at(w, node->out[0])), smp_writes(grad_at(w, node->in[0])),
+                        smp_reads((smp_ref){ w->low->scalars, 0, 64, 64 }) },
+        5);
     if (node->extra != SMP_NO_TENSOR) {
         smp_build_extend(&w->low->build, smp_reads(at(w, node->extra)));
     }
@@ -568,6 +569,7 @@ static void sort_grad(walk *w, const smp_node *node)
 {
     smp_task task = grad_task(w, node, node->names.dx, SMP_OP_SORT_ROWS);
 
+    task.dims[3] = !node->dims[3];
     add(w, &task,
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[1])),
                         smp_writes(grad_at(w, node->in[0])) },
@@ -582,6 +584,7 @@ static void exchange_grad(walk *w, const smp_node *node)
 
     back.dims[0] = node->dims[1];
     back.dims[1] = node->dims[0];
+    back.dims[3] = node->in[1] != SMP_NO_TENSOR && !node->dims[3];
     add_collective(w, &back, node->names.dx, SMP_OP_ALL_TO_ALL, SMP_PHASE_BACKWARD,
                    grad_at(w, node->out[0]), grad_at(w, node->in[0]));
     if (node->in[1] != SMP_NO_TENSOR) {

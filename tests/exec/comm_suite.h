@@ -150,6 +150,47 @@ static inline const char *suite_copies(const smp_comm_ops *ops, smp_channel *c, 
     return wrong;
 }
 
+/* Elements that member `from` sends to member `to`: none, a few, more than a chunk. */
+static inline uint64_t suite_part(uint32_t from, uint32_t to, uint64_t size)
+{
+    uint32_t u[4];
+
+    smp_random4(11, from, to, u);
+    return u[0] % 4 == 0 ? 0 : size + u[1] % 7;
+}
+
+/* Element i of what member `from` sends to member `to` is suite_value(from, 1000 to + i). */
+static inline const char *suite_exchange(const smp_comm_ops *ops, smp_channel *c, uint32_t n,
+                                         uint32_t me, uint64_t size, smp_errors *errors)
+{
+    float *x = smp_heap_alloc((size_t)n * (size + 8), sizeof *x);
+    float *y = smp_heap_alloc((size_t)n * (size + 8), sizeof *y);
+    uint64_t send[64], receive[64], at = 0;
+    const char *wrong = NULL;
+
+    for (uint32_t r = 0; r < n; r++) {
+        send[r] = suite_part(me, r, size) * sizeof *x;
+        receive[r] = suite_part(r, me, size) * sizeof *x;
+        for (uint64_t i = 0; i < suite_part(me, r, size); i++) {
+            x[at++] = suite_value(me, 1000 * r + i);
+        }
+    }
+    if (ops->all_to_all(c, x, send, y, receive, errors) != SMP_OK) {
+        wrong = "all_to_all failed";
+    }
+    at = 0;
+    for (uint32_t r = 0; r < n && !wrong; r++) {
+        for (uint64_t i = 0; i < suite_part(r, me, size) && !wrong; i++) {
+            wrong = suite_equals(y, SMP_F32, at++, suite_value(r, 1000 * me + i))
+                        ? NULL
+                        : "all_to_all";
+        }
+    }
+    free(x);
+    free(y);
+    return wrong;
+}
+
 static inline const char *suite_channel(const smp_comm_ops *ops, smp_channel *c, uint32_t n,
                                         uint32_t me, smp_errors *errors)
 {
@@ -159,6 +200,7 @@ static inline const char *suite_channel(const smp_comm_ops *ops, smp_channel *c,
 
     for (int i = 0; i < SUITE_SIZES && !wrong; i++) {
         wrong = suite_copies(ops, c, n, me, parts[i], errors);
+        wrong = wrong ? wrong : suite_exchange(ops, c, n, me, parts[i], errors);
         for (int t = 0; t < (parts[i] < 60000 ? 3 : 1) && !wrong; t++) {
             wrong = suite_reductions(ops, c, n, me, parts[i], dtypes[t],
                                      t == 0 ? 1.0f : 1.0f / (float)n, errors);

@@ -1,192 +1,294 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The same training in every layout: losses and gradient norms of some steps equal those of
- * one rank; what changes only when and where things are kept changes no bit.
+ * The same training in every layout: losses, gradients, gradient norms and parameters of some
+ * steps equal those of one rank; what changes only when and where things are kept changes no
+ * bit.
+ *
+ * Layouts are the legal ones of the grid below.  `make check` runs a covering set: every pair
+ * of values of two settings that is legal at all is in some layout; with SMP_CHECK_FULL in
+ * the environment (make check-full) all are run that have sharding full, the default order of
+ * prefetch and serial streams, for 20 steps.
  */
 #include "config.h"
 
-#include "tests/exec/tiny.h"
+#include "tests/exec/ranks.h"
 
-enum { STEPS = 4 };
+#include "mesh/mesh.h"
 
-typedef struct layout { uint32_t ranks; const char *settings; } layout;
+#define MOE_SETTINGS                                                                        \
+    " moe_load_balancing=none moe_z_loss_coeff=0.01 moe_rows_factor=8"
 
-static const layout layouts[] = {
-    { 1, "micro_batch=8" },
-    { 1, "micro_batch=2" },
-    { 1, "micro_batch=2 accumulation=last" },
-    { 1, "loss_chunks=4 micro_batch=4" },
-    { 1, "attention=naive micro_batch=4" },
-    { 2, "micro_batch=2" },
-    { 2, "micro_batch=2 accumulation=last" },
-    { 2, "sharding=optimizer micro_batch=2" },
-    { 2, "sharding=optimizer micro_batch=1 accumulation=last" },
-    { 2, "sharding=none micro_batch=2" },
-    { 2, "reshard_after_forward=false micro_batch=2" },
-    { 2, "hybrid_shard_degree=1" },
-    { 2, "tensor_parallel_degree=2 micro_batch=4" },
-    { 2, "tensor_parallel_degree=2 sequence_parallel=false micro_batch=4" },
-    { 2, "tensor_parallel_degree=2 loss_chunks=4 micro_batch=4" },
-    { 4, "hybrid_shard_degree=2 micro_batch=1" },
-    { 4, "hybrid_shard_degree=2 sharding=optimizer micro_batch=1" },
-    { 4, "tensor_parallel_degree=2 hybrid_shard_degree=2 micro_batch=2" },
-    { 4, "tensor_parallel_degree=2 hybrid_shard_degree=1 micro_batch=2" },
-    { 4, "tensor_parallel_degree=4 micro_batch=8 checkpointing=full" },
-    { 4, "tensor_parallel_degree=4 micro_batch=2 sequence_parallel=false "
-         "checkpointing=selective:op" },
-    { 8, "micro_batch=1" },
-    { 8, "hybrid_shard_degree=4 checkpointing=full offload=true "
-         "activation_loading_horizon=1" },
-    { 8, "tensor_parallel_degree=2 hybrid_shard_degree=2 micro_batch=1 prefetch=none "
-         "forward_prefetch=false" },
-    { 8, "tensor_parallel_degree=8 micro_batch=4" },
-    { 8, "tensor_parallel_degree=8 sequence_parallel=false micro_batch=4 attention=naive" },
-    { 8, "tensor_parallel_degree=4 hybrid_shard_degree=2 rank_order=shard,tensor,context,"
-         "expert,replica prefetch=backward_post" },
+static const char MIXTRAL[] =
+    TINY_OF("mixtral", ", \"num_key_value_heads\": 4, \"num_local_experts\": 4, "
+            "\"num_experts_per_tok\": 2, \"initializer_range\": 0.15");
+static const char DEEPSEEK[] =
+    TINY_OF("deepseek_v3", ", \"num_key_value_heads\": 8, \"q_lora_rank\": 12, "
+            "\"kv_lora_rank\": 10, \"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 2, "
+            "\"v_head_dim\": 4, \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, "
+            "\"moe_intermediate_size\": 24, \"n_shared_experts\": 1, \"n_group\": 1, "
+            "\"topk_group\": 1, \"first_k_dense_replace\": 1, "
+            "\"initializer_range\": 0.15");
+
+/* ---- the grid ---- */
+
+enum { DIMENSIONS = 12, VALUES = 8, SHARDING = 7, ASYNC = 10, OTHER = 11 };
+
+static const char *const grid[DIMENSIONS][VALUES] = {
+    { "1", "2", "4", "8" }, /* ranks */
+    { "", "tensor_parallel_degree=2", "tensor_parallel_degree=4" },
+    { "", "sequence_parallel=false" },
+    { "", "expert_parallel_degree=2", "expert_parallel_degree=4" },
+    { "", "expert_layout=nested" },
+    { "", "moe_all_to_all_dispatcher=false" },
+    { "", "hybrid_shard_degree=1", "hybrid_shard_degree=2", "hybrid_shard_degree=4" },
+    { "", "sharding=optimizer", "sharding=none" },
+    { "micro_batch=1", "micro_batch=1 accumulation=last", "micro_batch=2",
+      "micro_batch=2 accumulation=last", "micro_batch=4", "micro_batch=8" },
+    { "", "checkpointing=full", "checkpointing=selective", "checkpointing=selective:op",
+      "checkpointing=first:2", "checkpointing=full offload=true activation_loading_horizon=1",
+      "checkpointing=full offload=true activation_loading_horizon=2" },
+    { "", "async" },
+    { "", "loss_chunks=2 attention=naive", "prefetch=none forward_prefetch=false",
+      "reshard_after_forward=false" },
 };
 
-/* Settings that change no bit of the layout "micro_batch=4". */
-static const layout same_bits[] = {
-    { 1, "micro_batch=4 checkpointing=full" },
-    { 1, "micro_batch=4 checkpointing=selective" },
-    { 1, "micro_batch=4 checkpointing=selective:op" },
-    { 1, "micro_batch=4 checkpointing=first:2" },
-    { 1, "micro_batch=4 checkpointing=full offload=true activation_loading_horizon=1" },
-    { 1, "micro_batch=4 checkpointing=full offload=true activation_loading_horizon=2" },
-    { 1, "micro_batch=4 checkpointing=full offload=true sm_activation_offloading=false" },
-};
+typedef struct point { uint8_t value[DIMENSIONS]; } point;
 
-static void run(tiny *t, const char *config, const layout *l, bool async)
+static uint32_t ranks_of(point p)
 {
-    tiny_open(t, config, l->ranks, 16, 8);
-    tiny_set(t, "optimizer=sgd");
-    tiny_set(t, l->settings);
-    if (strcmp(t->model->family, "gpt2") != 0) {
-        /* The device refuses families whose arithmetic has no reference yet; what is lowered
-         * must agree over layouts all the same. */
-        t->model->family = "llama";
-    }
-    t->options.hyper.lr = 0.5;
-    t->options.hyper.clip = 0.9;
-    t->options.async = async;
-    tiny_train(t, STEPS);
+    return 1u << p.value[0];
 }
 
-static void compare(const char *what, const tiny *a, const tiny *b, double tolerance)
+/* The settings of a point, all but those that are no settings. */
+static void settings_of(point p, bool moe, char *text, size_t n)
 {
-    for (int i = 0; i < STEPS; i++) {
-        double loss[2] = { a->result.steps[i].loss, b->result.steps[i].loss };
-        double norm[2] = { a->result.steps[i].norm, b->result.steps[i].norm };
+    size_t used = (size_t)snprintf(text, n, "optimizer=sgd%s", moe ? MOE_SETTINGS : "");
 
-        if (!(fabs(loss[0] - loss[1]) <= tolerance * fabs(loss[1]))
-            || !(fabs(norm[0] - norm[1]) <= tolerance * fabs(norm[1]))) {
-            fail_msg("%s: step %d: loss %.9g, expected %.9g; norm %.9g, expected %.9g", what,
-                     i + 1, loss[0], loss[1], norm[0], norm[1]);
+    for (int d = 1; d < DIMENSIONS; d++) {
+        if (d != ASYNC && used < n) {
+            used += (size_t)snprintf(text + used, n - used, " %s", grid[d][p.value[d]]);
         }
     }
 }
 
-static void check_layouts(const char *config)
+/* Values that change nothing are left at the first. */
+static bool is_plain(point p, bool moe)
 {
-    const layout plain = { 1, "micro_batch=8" };
-    tiny one, other;
+    bool tensor = p.value[1] > 0, expert = p.value[3] > 0;
 
-    run(&one, config, &plain, false);
-    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
-        for (int async = 0; async < 2; async++) {
-            run(&other, config, &layouts[i], async);
-            compare(layouts[i].settings, &other, &one, 1e-5);
-            tiny_close(&other);
+    return (tensor || p.value[2] == 0) && (expert || (p.value[4] == 0 && p.value[5] == 0))
+           && (moe || !expert);
+}
+
+static bool next_point(point *p)
+{
+    for (int d = 0; d < DIMENSIONS; d++) {
+        if (++p->value[d] < VALUES && grid[d][p->value[d]]) {
+            return true;
+        }
+        p->value[d] = 0;
+    }
+    return false;
+}
+
+typedef struct points { point *at; size_t n; } points;
+
+/* All legal points, in an order of chance. */
+static points legal_points(const char *config, bool moe)
+{
+    points all = { .at = smp_heap_alloc(200000, sizeof(point)) };
+    point p = { 0 };
+    tiny t[4];
+    smp_settings plain;
+
+    for (uint32_t i = 0; i < 4; i++) {
+        tiny_open(&t[i], config, 1u << i, 16, 8);
+    }
+    plain = t[0].job.settings;
+    do {
+        tiny *of = &t[p.value[0]];
+        char text[512];
+
+        if (!is_plain(p, moe) || p.value[ASYNC] > 0) {
+            continue;
+        }
+        of->job.settings = plain;
+        settings_of(p, moe, text, sizeof text);
+        tiny_set(of, text);
+        if (smp_job_try(&of->job)) { /* with serial streams and with others */
+            assert_true(all.n + 2 <= 200000);
+            all.at[all.n] = all.at[all.n + 1] = p;
+            all.at[all.n + 1].value[ASYNC] = 1;
+            all.n += 2;
+        }
+    } while (next_point(&p));
+    for (uint32_t i = 0; i < 4; i++) {
+        tiny_close(&t[i]);
+    }
+    for (size_t i = all.n; i > 1; i--) {
+        uint32_t u[4];
+        size_t j;
+
+        smp_random4(17, 0, i, u);
+        j = u[0] % i;
+        p = all.at[i - 1];
+        all.at[i - 1] = all.at[j];
+        all.at[j] = p;
+    }
+    return all;
+}
+
+enum { CELLS = DIMENSIONS * VALUES };
+
+/* Pairs of the point that are in no layout yet. */
+static uint32_t count_new(point p, bool covered[CELLS][CELLS], bool mark)
+{
+    uint32_t n = 0;
+
+    for (int a = 0; a < DIMENSIONS; a++) {
+        for (int b = 0; b < a; b++) {
+            bool *pair = &covered[a * VALUES + p.value[a]][b * VALUES + p.value[b]];
+
+            n += !*pair;
+            *pair = *pair || mark;
         }
     }
-    tiny_close(&one);
+    return n;
+}
+
+enum { LOOKS = 2000 };
+
+/* Greedy: of so many points that have new pairs the one with most, until none has any. */
+static points covering_points(points all)
+{
+    static bool covered[CELLS][CELLS];
+    points some = { .at = smp_heap_alloc(all.n, sizeof(point)) };
+
+    memset(covered, 0, sizeof covered);
+    for (;;) {
+        uint32_t most = 0, looks = 0;
+        size_t best = 0;
+
+        for (size_t i = 0; i < all.n && looks < LOOKS; i++) {
+            uint32_t n = count_new(all.at[i], covered, false);
+
+            best = n > most ? i : best;
+            most = n > most ? n : most;
+            looks += n > 0;
+        }
+        if (most == 0) {
+            return some;
+        }
+        (void)count_new(all.at[best], covered, true);
+        some.at[some.n++] = all.at[best];
+    }
+}
+
+static void check_layouts(const char *config, bool moe)
+{
+    bool full = getenv("SMP_CHECK_FULL") != NULL;
+    uint32_t steps = full ? 20 : 3;
+    points all = legal_points(config, moe), some = covering_points(all);
+    points run = full ? all : some;
+    char text[512];
+    trained one;
+    size_t n_run = 0;
+
+    settings_of((point){ .value = { [8] = 5 } }, moe, text, sizeof text);
+    one = train_job(config, text, 1, false, steps, 0.1);
+    /* A choice by less than rounding could fall differently elsewhere. */
+    assert_true(!moe || one.gap > 1e-6);
+    for (size_t i = 0; i < run.n; i++) {
+        trained other;
+
+        if (full && (run.at[i].value[SHARDING] || run.at[i].value[ASYNC]
+                     || run.at[i].value[OTHER])) {
+            continue;
+        }
+        n_run++;
+        settings_of(run.at[i], moe, text, sizeof text);
+        other = train_job(config, text, ranks_of(run.at[i]), run.at[i].value[ASYNC] > 0,
+                          steps, 0.1);
+        compare_trained(text, &other, &one, steps, 1e-5);
+        trained_free(&other);
+    }
+    print_message("%zu of %zu legal layouts; least gap %.2g\n", n_run, all.n, one.gap);
+    trained_free(&one);
+    free(all.at);
+    free(some.at);
 }
 
 static void llama_is_the_same_everywhere(void **state)
 {
     (void)state;
-    check_layouts(TINY_LLAMA);
+    check_layouts(TINY_LLAMA, false);
 }
 
 static void gpt2_is_the_same_everywhere(void **state)
 {
     (void)state;
-    check_layouts(TINY_GPT2);
+    check_layouts(TINY_GPT2, false);
 }
 
-/* Norms in every place, branches beside each other, alibi, caps and factors of logits, norms
- * and projections of the embedding, biases of the head: with tensor parallelism, and
- * without. */
-static void families_are_the_same_everywhere(void **state)
+static void mixtral_is_the_same_everywhere(void **state)
 {
-    static const layout some[] = {
-        { 1, "micro_batch=4 checkpointing=full loss_chunks=4" },
-        { 2, "micro_batch=2 accumulation=last" },
-        { 2, "tensor_parallel_degree=2 micro_batch=4" },
-        { 2, "tensor_parallel_degree=2 sequence_parallel=false micro_batch=4" },
-        { 4, "tensor_parallel_degree=4 micro_batch=8 checkpointing=full" },
-        { 4, "tensor_parallel_degree=2 sequence_parallel=false checkpointing=selective:op" },
-        { 8, "tensor_parallel_degree=4 hybrid_shard_degree=2 micro_batch=2" },
-    };
-    static const char *const configs[] = {
-        TINY_OF("gemma2", ", \"head_dim\": 4, \"num_key_value_heads\": 4, "
-                "\"sliding_window\": 8, \"query_pre_attn_scalar\": 8, "
-                "\"final_logit_softcapping\": 2.0, \"attn_logit_softcapping\": 1.5"),
-        TINY_OF("gptj", ", \"rotary_dim\": 4, \"n_inner\": 48, \"resid_pdrop\": 0.0, "
-                "\"embd_pdrop\": 0.0"),
-        TINY_OF("gpt_neox", ", \"hidden_dropout\": 0.0, \"rotary_pct\": 0.5"),
-        TINY_OF("cohere", ", \"num_key_value_heads\": 2, \"logit_scale\": 0.5"),
-        TINY_OF("falcon", ", \"alibi\": true, \"bias\": true, \"parallel_attn\": false"),
-        TINY_OF("bloom", ", \"hidden_dropout\": 0.0"),
-        TINY_OF("opt", ", \"ffn_dim\": 48, \"do_layer_norm_before\": false, "
-                "\"word_embed_proj_dim\": 16, \"dropout\": 0.0"),
-    };
-
     (void)state;
-    for (size_t c = 0; c < sizeof configs / sizeof configs[0]; c++) {
-        const layout plain = { 1, "micro_batch=8" };
-        tiny one, other;
-
-        run(&one, configs[c], &plain, false);
-        for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
-            char what[256];
-
-            run(&other, configs[c], &some[i], true);
-            (void)snprintf(what, sizeof what, "%.40s, %s", configs[c], some[i].settings);
-            compare(what, &other, &one, 1e-5);
-            tiny_close(&other);
-        }
-        tiny_close(&one);
-    }
+    check_layouts(MIXTRAL, true);
 }
 
-static void check_bits(const char *config)
+static void deepseek_is_the_same_everywhere(void **state)
 {
-    const layout plain = { 1, "micro_batch=4" };
-    tiny one, other;
+    (void)state;
+    check_layouts(DEEPSEEK, true);
+}
 
-    run(&one, config, &plain, false);
-    for (size_t i = 0; i < sizeof same_bits / sizeof same_bits[0]; i++) {
+/* ---- what changes no bit ---- */
+
+static void check_bits(const char *config, const char *more, uint32_t ranks)
+{
+    static const char *const settings[] = {
+        "checkpointing=none",
+        "checkpointing=full",
+        "checkpointing=selective",
+        "checkpointing=selective:op",
+        "checkpointing=first:2",
+        "checkpointing=full offload=true activation_loading_horizon=1",
+        "checkpointing=full offload=true activation_loading_horizon=2",
+        "checkpointing=full offload=true sm_activation_offloading=false",
+    };
+    trained one;
+    char text[512];
+
+    (void)snprintf(text, sizeof text, "optimizer=sgd micro_batch=4 %s", more);
+    one = train_job(config, text, ranks, false, 3, 0.1);
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         for (int async = 0; async < 2; async++) {
-            run(&other, config, &same_bits[i], async);
-            compare(same_bits[i].settings, &other, &one, 0);
-            tiny_close(&other);
+            trained other;
+
+            (void)snprintf(text, sizeof text, "optimizer=sgd micro_batch=4 %s %s", more,
+                           settings[i]);
+            other = train_job(config, text, ranks, async, 3, 0.1);
+            compare_trained(text, &other, &one, 3, 0);
+            trained_free(&other);
         }
     }
-    tiny_close(&one);
+    trained_free(&one);
 }
 
 static void keeping_less_changes_no_bit(void **state)
 {
     (void)state;
-    check_bits(TINY_LLAMA);
-    check_bits(TINY_GPT2);
+    check_bits(TINY_LLAMA, "", 1);
+    check_bits(TINY_GPT2, "", 1);
+    check_bits(MIXTRAL, "expert_parallel_degree=2" MOE_SETTINGS, 2);
+    check_bits(DEEPSEEK, MOE_SETTINGS, 1);
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(families_are_the_same_everywhere),
     cmocka_unit_test(llama_is_the_same_everywhere),
     cmocka_unit_test(gpt2_is_the_same_everywhere),
+    cmocka_unit_test(mixtral_is_the_same_everywhere),
+    cmocka_unit_test(deepseek_is_the_same_everywhere),
     cmocka_unit_test(keeping_less_changes_no_bit),
 };
 

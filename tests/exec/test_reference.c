@@ -49,6 +49,22 @@ static const char *role_name(smp_role role)
         [SMP_ROLE_UP_B] = "up_b",         [SMP_ROLE_DOWN_W] = "down_w",
         [SMP_ROLE_DOWN_B] = "down_b",     [SMP_ROLE_FINAL_NORM_W] = "final_norm_w",
         [SMP_ROLE_FINAL_NORM_B] = "final_norm_b", [SMP_ROLE_HEAD_W] = "head_w",
+        [SMP_ROLE_HEAD_B] = "head_b",     [SMP_ROLE_EMBED_NORM_W] = "embed_norm_w",
+        [SMP_ROLE_EMBED_NORM_B] = "embed_norm_b", [SMP_ROLE_SINKS] = "sinks",
+        [SMP_ROLE_GATE_B] = "gate_b",     [SMP_ROLE_Q_NORM_B] = "q_norm_b",
+        [SMP_ROLE_K_NORM_B] = "k_norm_b",
+        [SMP_ROLE_POST_NORM1_W] = "post_norm1_w", [SMP_ROLE_POST_NORM2_W] = "post_norm2_w",
+        [SMP_ROLE_Q_DOWN_W] = "q_down_w", [SMP_ROLE_Q_DOWN_NORM_W] = "q_down_norm_w",
+        [SMP_ROLE_Q_UP_W] = "q_up_w",     [SMP_ROLE_KV_DOWN_W] = "kv_down_w",
+        [SMP_ROLE_KV_UP_W] = "kv_up_w",   [SMP_ROLE_KV_DOWN_NORM_W] = "kv_down_norm_w",
+        [SMP_ROLE_ROUTER_W] = "router_w", [SMP_ROLE_ROUTER_B] = "router_b",
+        [SMP_ROLE_ROUTER_CORRECTION] = "router_correction",
+        [SMP_ROLE_EXPERT_GATE_W] = "expert_gate_w", [SMP_ROLE_EXPERT_UP_W] = "expert_up_w",
+        [SMP_ROLE_EXPERT_GATE_B] = "expert_gate_b", [SMP_ROLE_EXPERT_UP_B] = "expert_up_b",
+        [SMP_ROLE_EXPERT_DOWN_W] = "expert_down_w", [SMP_ROLE_EXPERT_DOWN_B] = "expert_down_b",
+        [SMP_ROLE_SHARED_GATE_W] = "shared_gate_w", [SMP_ROLE_SHARED_UP_W] = "shared_up_w",
+        [SMP_ROLE_SHARED_DOWN_W] = "shared_down_w",
+        [SMP_ROLE_SHARED_ROUTER_W] = "shared_router_w",
     };
 
     assert_non_null(names[role]);
@@ -170,18 +186,24 @@ static void compare(const char *config, const char *settings, double loss,
     tiny_close(&t);
 }
 
-#define CASE(name)                                                                          \
+/* Of a family with the settings of its experts.  Balancing losses are of a micro-batch, so
+ * those of two are not those of the whole. */
+#define CASE_SET(name, set)                                                                 \
     static void name##_is_pytorchs(void **state)                                            \
     {                                                                                       \
         size_t n = sizeof name##_gradients / sizeof name##_gradients[0];                    \
                                                                                             \
         (void)state;                                                                        \
-        compare(name##_config, "micro_batch=2", name##_loss, name##_gradients, n);          \
-        compare(name##_config, "micro_batch=2 attention=naive", name##_loss,                \
-                name##_gradients, n);                                                       \
-        compare(name##_config, "micro_batch=1 accumulation=last checkpointing=full",        \
-                name##_loss, name##_gradients, n);                                          \
+        compare(name##_config, "micro_batch=2 " set, name##_loss, name##_gradients, n);     \
+        compare(name##_config, "micro_batch=2 checkpointing=selective:op attention=naive "  \
+                set, name##_loss, name##_gradients, n);                                     \
+        if (!strstr(set, "aux")) {                                                          \
+            compare(name##_config, "micro_batch=1 accumulation=last checkpointing=full "    \
+                    set, name##_loss, name##_gradients, n);                                 \
+        }                                                                                   \
     }
+#define CASE(name) CASE_SET(name, "")
+#define CASE_MOE(name) CASE_SET(name, "moe_load_balancing=none moe_z_loss_coeff=0")
 CASE(llama)
 CASE(llama3)
 CASE(qwen2)
@@ -189,12 +211,23 @@ CASE(qwen3)
 CASE(mistral)
 CASE(gpt2)
 CASE(gpt_neox)
+CASE_MOE(mixtral)
+CASE_SET(mixtral_losses,
+         "moe_load_balancing=aux_loss moe_aux_loss_coeff=0.5 moe_z_loss_coeff=0.25")
+CASE_MOE(qwen3_moe)
+CASE_MOE(qwen2_moe)
+CASE_MOE(deepseek)
+CASE_MOE(deepseek_v2)
+CASE_MOE(deepseek_v3)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(llama_is_pytorchs),   cmocka_unit_test(llama3_is_pytorchs),
     cmocka_unit_test(qwen2_is_pytorchs),   cmocka_unit_test(qwen3_is_pytorchs),
     cmocka_unit_test(mistral_is_pytorchs), cmocka_unit_test(gpt2_is_pytorchs),
-    cmocka_unit_test(gpt_neox_is_pytorchs),
+    cmocka_unit_test(gpt_neox_is_pytorchs), cmocka_unit_test(mixtral_is_pytorchs),
+    cmocka_unit_test(mixtral_losses_is_pytorchs), cmocka_unit_test(qwen3_moe_is_pytorchs),
+    cmocka_unit_test(qwen2_moe_is_pytorchs), cmocka_unit_test(deepseek_is_pytorchs),
+    cmocka_unit_test(deepseek_v2_is_pytorchs), cmocka_unit_test(deepseek_v3_is_pytorchs),
 };
 
 CHECK_MAIN(tests)

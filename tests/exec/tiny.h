@@ -8,6 +8,7 @@
 #include "tests/check.h"
 
 #include "exec/exec.h"
+#include "exec/store.h"
 
 #define TINY_LLAMA                                                                          \
     "{\"model_type\": \"llama\", \"vocab_size\": 97, \"hidden_size\": 32, "                 \

@@ -121,7 +121,7 @@ static void what_does_not_fit_is_simulated(void **state)
 static smp_status explain_text(const smp_simulation *simulation, FILE *stream,
                                smp_errors *errors)
 {
-    return smp_simulation_explain(simulation, false, stream, errors);
+    return smp_simulation_explain(simulation, NULL, false, stream, errors);
 }
 
 static smp_status print_text(const smp_simulation *simulation, FILE *stream, smp_errors *errors)

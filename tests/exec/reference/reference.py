@@ -38,11 +38,9 @@ def noise(name, n):
 def parameter(name, *shape):
     n = math.prod(shape)
     short = name.split(".")[-1]
-    values = noise(name, n)
+    values = noise(name, n) / 2
     if "norm" in short and short.endswith("_w"):
-        values = 1.0 + values / 2
-    else:
-        values = values / 2
+        values = 1.0 + values
     return values.reshape(shape).requires_grad_()
 
 
@@ -50,37 +48,82 @@ def layer_norm(x, w, b, eps):
     mean = x.mean(-1, keepdim=True)
     var = ((x - mean) ** 2).mean(-1, keepdim=True)
     y = (x - mean) / torch.sqrt(var + eps) * w
-    return y + b
+    return y if b is None else y + b
 
 
 def rms_norm(x, w, eps):
     return x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps) * w
 
 
-def frequencies(c, rotated):
-    f = [c["rope_theta"] ** (-2 * i / rotated) for i in range(rotated // 2)]
-    scaling = c.get("rope_scaling")
-    if scaling is None:
-        return torch.tensor(f)
+# ---- rotary positions ----
+
+
+def yarn(c, s, f, rotated):
+    def pair(turns):
+        old = s["original_max_position_embeddings"]
+        return rotated * math.log(old / (turns * 2 * math.pi)) / (2 * math.log(c["rope_theta"]))
+
+    low = max(math.floor(pair(s.get("beta_fast", 32))), 0)
+    high = min(math.ceil(pair(s.get("beta_slow", 1))), rotated - 1)
     out = []
-    old = scaling["original_max_position_embeddings"]
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    for i, x in enumerate(f):
+        slow = min(max((i - low) / (high - low if high > low else 0.001), 0), 1)
+        out.append(x * (1 - slow) + x / s["factor"] * slow)
+    return out
+
+
+def llama3(s, f):
+    out = []
+    old = s["original_max_position_embeddings"]
+    low, high = s["low_freq_factor"], s["high_freq_factor"]
     for x in f:
         wave = 2 * math.pi / x
         if wave > old / low:
-            out.append(x / scaling["factor"])
+            out.append(x / s["factor"])
         elif wave < old / high:
             out.append(x)
         else:
-            s = (old / wave - low) / (high - low)
-            out.append((1 - s) * x / scaling["factor"] + s * x)
-    return torch.tensor(out)
+            part = (old / wave - low) / (high - low)
+            out.append((1 - part) * x / s["factor"] + part * x)
+    return out
+
+
+def mscale(factor, m):
+    return 0.1 * m * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def frequencies(c, rotated, seq):
+    """Frequency of each pair, and the factor of cosine and sine."""
+    f = [c["rope_theta"] ** (-2 * i / rotated) for i in range(rotated // 2)]
+    s = c.get("rope_scaling")
+    kind = s["rope_type"] if s else "default"
+    if kind == "llama3":
+        return llama3(s, f), 1.0
+    if kind == "linear":
+        return [x / s["factor"] for x in f], 1.0
+    if kind == "yarn":
+        scale = mscale(s["factor"], 1)
+        if "mscale_all_dim" in s:
+            scale = mscale(s["factor"], s["mscale"]) / mscale(s["factor"], s["mscale_all_dim"])
+        return yarn(c, s, f, rotated), scale
+    if kind == "longrope":
+        old = c["original_positions"]
+        factors = s["long_factor"] if seq > old else s["short_factor"]
+        factor = c["positions_new"] / old
+        return [x / y for x, y in zip(f, factors)], math.sqrt(
+            1 + math.log(factor) / math.log(old))
+    return f, 1.0
 
 
 def rope(x, c, rotated):
-    """x: [batch, heads, seq, d]; pairs (i, i + rotated / 2)."""
-    angle = torch.arange(x.shape[2])[:, None] * frequencies(c, rotated)[None, :]
-    cos, sin = torch.cos(angle), torch.sin(angle)
+    """x: [batch, heads, seq, d]; pairs (i, i + rotated / 2), or neighbours."""
+    f, scale = frequencies(c, rotated, x.shape[2])
+    angle = torch.arange(x.shape[2])[:, None] * torch.tensor(f)[None, :]
+    cos, sin = scale * torch.cos(angle), scale * torch.sin(angle)
+    if c.get("woven"):
+        a, b = x[..., 0:rotated:2], x[..., 1:rotated:2]
+        y = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+        return torch.cat([y, x[..., rotated:]], -1)
     a, b = x[..., : rotated // 2], x[..., rotated // 2 : rotated]
     return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., rotated:]], -1)
 
@@ -88,81 +131,234 @@ def rope(x, c, rotated):
 def activation(kind, x):
     if kind == "silu":
         return x / (1 + torch.exp(-x))
+    if kind == "relu":
+        return x * (x > 0)
     if kind == "gelu":
         return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def sigmoid(x):
+    return 1 / (1 + torch.exp(-x))
+
+
+def cap(x, c):
+    return c * torch.tanh(x / c) if c else x
+
+
+def largest(x, k):
+    """Indices of the k largest of each row; what is chosen must be clear."""
+    values, order = x.sort(-1, descending=True)
+    if k < x.shape[-1]:
+        assert (values[..., k - 1] - values[..., k]).min() > 1e-4
+    return order[..., :k]
 
 
 class Model:
     def __init__(self, c):
         self.c = c
         self.p = {}
+        self.extra = 0.0
 
     def get(self, name, *shape):
         if name not in self.p:
             self.p[name] = parameter(name, *shape)
         return self.p[name]
 
-    def linear(self, x, name, out, bias):
+    def linear(self, x, name, out, bias=False):
         y = x @ self.get(name + "_w", out, x.shape[-1]).T
         return y + self.get(name + "_b", out) if bias else y
 
-    def norm(self, x, name):
-        w = self.get(name + "_w", x.shape[-1])
-        if self.c["layer_norm"]:
-            return layer_norm(x, w, self.get(name + "_b", x.shape[-1]), self.c["eps"])
-        return rms_norm(x, w, self.c["eps"])
+    def norm(self, x, name, shape=None):
+        c = self.c
+        shape = shape or (x.shape[-1],)
+        w = self.get(name + "_w", *shape) + c.get("norm_offset", 0)
+        if c["layer_norm"]:
+            bias = c.get("norm_bias", True)
+            return layer_norm(x, w, self.get(name + "_b", *shape) if bias else None, c["eps"])
+        return rms_norm(x, w, c["eps"])
 
-    def attention(self, x, at):
+    def qk_norm(self, x, name, form):
+        """x: [batch, heads, seq, d]."""
+        b, n, s, d = x.shape
+        if form == "whole":
+            flat = x.transpose(1, 2).reshape(b, s, n * d)
+            return self.norm(flat, name).view(b, s, n, d).transpose(1, 2)
+        if form == "own":
+            return self.norm(x.transpose(1, 2), name, (n, d)).transpose(1, 2)
+        return self.norm(x, name)
+
+    def latent(self, x, at):
+        """q, k, v of latent attention."""
+        c, m = self.c, self.c["latent"]
+        b, s, _ = x.shape
+        n, nope, turned, v = c["heads"], m["nope"], m["rope"], m["v"]
+        if m["q"]:
+            q = self.linear(x, at + "q_down", m["q"])
+            q = self.linear(self.norm(q, at + "q_down_norm"), at + "q_up", n * (nope + turned))
+        else:
+            q = self.linear(x, at + "q", n * (nope + turned))
+        q = q.view(b, s, n, nope + turned).transpose(1, 2)
+        down = self.linear(x, at + "kv_down", m["kv"] + turned)
+        kv = self.norm(down[..., : m["kv"]], at + "kv_down_norm")
+        kv = self.linear(kv, at + "kv_up", n * (nope + v)).view(b, s, n, nope + v).transpose(1, 2)
+        shared = rope(down[..., m["kv"] :][:, None], c, turned).expand(b, n, s, turned)
+        q = torch.cat([q[..., :nope], rope(q[..., nope:], c, turned)], -1)
+        return q, torch.cat([kv[..., :nope], shared], -1), kv[..., nope:]
+
+    def qkv(self, x, at):
         c = self.c
         b, s, _ = x.shape
         n, kv, d = c["heads"], c["kv_heads"], c["head_dim"]
         q = self.linear(x, at + "q", n * d, c["qkv_bias"]).view(b, s, n, d).transpose(1, 2)
         k = self.linear(x, at + "k", kv * d, c["qkv_bias"]).view(b, s, kv, d).transpose(1, 2)
         v = self.linear(x, at + "v", kv * d, c["qkv_bias"]).view(b, s, kv, d).transpose(1, 2)
+        if c.get("clip"):
+            q, k, v = (t.clamp(-c["clip"], c["clip"]) for t in (q, k, v))
         if c.get("qk_norm"):
-            q = rms_norm(q, self.get(at + "q_norm_w", d), c["eps"])
-            k = rms_norm(k, self.get(at + "k_norm_w", d), c["eps"])
+            q = self.qk_norm(q, at + "q_norm", c["qk_norm"])
+            k = self.qk_norm(k, at + "k_norm", c["qk_norm"])
         if c.get("rope_theta"):
             rotated = int(d * c.get("rotary", 1.0))
             q, k = rope(q, c, rotated), rope(k, c, rotated)
-        k = k.repeat_interleave(n // kv, 1)
-        v = v.repeat_interleave(n // kv, 1)
-        logits = q @ k.transpose(2, 3) / math.sqrt(d)
+        return q, k.repeat_interleave(n // kv, 1), v.repeat_interleave(n // kv, 1)
+
+    def attention(self, x, at, window):
+        c = self.c
+        b, s, _ = x.shape
+        q, k, v = self.latent(x, at) if "latent" in c else self.qkv(x, at)
+        logits = q @ k.transpose(2, 3) * c.get("scale", 1 / math.sqrt(q.shape[-1]))
+        logits = cap(logits, c.get("softcap"))
         i = torch.arange(s)
+        if c.get("slopes"):
+            logits = logits - torch.tensor(c["slopes"])[:, None, None] * (
+                i[:, None] - i[None, :])
         seen = i[None, :] <= i[:, None]
-        if c.get("window"):
-            seen &= i[:, None] - i[None, :] < c["window"]
+        if window:
+            seen &= i[:, None] - i[None, :] < window
         p = torch.exp(logits - logits.max()) * seen
-        y = (p / p.sum(-1, keepdim=True)) @ v
-        y = y.transpose(1, 2).reshape(b, s, n * d)
+        total = p.sum(-1, keepdim=True)
+        if c.get("sinks"):
+            sinks = self.get(at + "sinks", c["heads"])
+            total = total + torch.exp(sinks[:, None, None] - logits.max())
+        y = (p / total) @ v
+        y = y.transpose(1, 2).reshape(b, s, -1)
         return self.linear(y, at + "o", c["hidden"], c["out_bias"])
 
-    def mlp(self, x, at):
+    def mlp(self, x, at, ffn, bias, name=""):
         c = self.c
-        up = self.linear(x, at + "up", c["ffn"], c["mlp_bias"])
+        up = self.linear(x, at + name + "up", ffn, bias)
         if c["gated"]:
-            up = activation(c["act"], self.linear(x, at + "gate", c["ffn"], False)) * up
+            gate = self.linear(x, at + name + "gate", ffn, bias)
+            up = activation(c["act"], gate) * up
         else:
             up = activation(c["act"], up)
-        return self.linear(up, at + "down", c["hidden"], c["mlp_bias"])
+        return self.linear(up, at + name + "down", c["hidden"], bias)
+
+    # ---- experts ----
+
+    def scores(self, logits, at):
+        """Scores, and what the choice is made by."""
+        m = self.c["moe"]
+        if not m.get("sigmoid"):
+            scores = torch.softmax(logits, -1)
+            return scores, scores.detach()
+        scores = sigmoid(logits)
+        return scores, scores.detach() + self.get(at + "router_correction", m["experts"])
+
+    def choose(self, by):
+        m = self.c["moe"]
+        groups = m.get("groups", 1)
+        if groups > 1:
+            parts = by.view(by.shape[0], groups, -1)
+            two = 2 if m.get("sigmoid") else 1
+            best = largest(parts.topk(two, -1).values.sum(-1), m["topk_groups"])
+            keep = torch.zeros_like(parts[..., 0]).scatter(1, best, 1.0)
+            by = (parts - 1e9 * (1 - keep[..., None])).flatten(1)
+        return largest(by, m["top_k"])
+
+    def losses(self, logits, chosen):
+        """Balancing and z loss [Megatron-LM, moe_utils.py], added to the loss's gradient."""
+        m = self.c["moe"]
+        tokens, experts = logits.shape
+        n = torch.zeros(experts).scatter_add(0, chosen.flatten(), torch.ones(chosen.numel()))
+        p = torch.softmax(logits, -1).sum(0)
+        aux = experts / (tokens**2 * m["top_k"]) * (p * n).sum()
+        z = (torch.logsumexp(logits, -1) ** 2).mean()
+        self.extra = self.extra + m.get("aux", 0) * aux + m.get("z", 0) * z
+
+    def experts(self, x, at):
+        c, m = self.c, self.c["moe"]
+        shape = x.shape
+        x = x.reshape(-1, shape[-1])
+        e, f, h = m["experts"], m["ffn"], c["hidden"]
+        logits = self.linear(x, at + "router", e)
+        scores, by = self.scores(logits, at)
+        chosen = self.choose(by)
+        self.losses(logits, chosen)
+        weights = scores.gather(1, chosen)
+        if m.get("norm_topk"):
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        weights = weights * m.get("scale", 1.0)
+        gate, up = self.get(at + "expert_gate_w", e, f, h), self.get(at + "expert_up_w", e, f, h)
+        down = self.get(at + "expert_down_w", e, h, f)
+        y = torch.zeros_like(x)
+        for k in range(m["top_k"]):
+            of = chosen[:, k]
+            a = torch.einsum("th,tfh->tf", x, gate[of])
+            b = torch.einsum("th,tfh->tf", x, up[of])
+            d = torch.einsum("tf,thf->th", activation(c["act"], a) * b, down[of])
+            y = y + weights[:, k : k + 1] * d
+        if m.get("shared"):
+            shared = self.mlp(x, at, m["shared"], False, "shared_")
+            if m.get("shared_gate"):
+                shared = shared * sigmoid(self.linear(x, at + "shared_router", 1))
+            y = y + shared
+        return y.view(shape)
+
+    # ---- the whole ----
+
+    def branch(self, x, at, attention, layer):
+        c = self.c
+        place, n = c.get("place", "before"), "1" if attention else "2"
+        y = self.norm(x, at + "norm" + n) if place in ("before", "around") else x
+        if attention:
+            windows = c.get("windows")
+            y = self.attention(y, at, windows[layer] if windows else c.get("window"))
+        elif "moe" in c and layer >= c["moe"].get("first", 0):
+            y = self.experts(y, at)
+        else:
+            y = self.mlp(y, at, c["ffn"], c["mlp_bias"])
+        return self.norm(y, at + "post_norm" + n) if place in ("after", "around") else y
+
+    def block(self, x, layer):
+        c, at = self.c, f"{layer}."
+        if not c.get("parallel"):
+            x = x + self.branch(x, at, True, layer)
+            return x + self.branch(x, at, False, layer)
+        if c.get("single_norm"):
+            y = self.norm(x, at + "norm1")
+            m = self.mlp(y, at, c["ffn"], c["mlp_bias"])
+            return x + self.attention(y, at, c.get("window")) + m
+        return x + self.branch(x, at, True, layer) + self.branch(x, at, False, layer)
 
     def loss(self, ids, targets):
         c = self.c
-        x = self.get("embed_w", c["vocab"], c["hidden"])[ids]
+        x = self.get("embed_w", c["vocab"], c["hidden"])[ids] * c.get("embedding_scale", 1.0)
         if c.get("positions"):
-            x = x + self.get("position_w", c["positions"], c["hidden"])[: ids.shape[1]]
+            first = c.get("first_position", 0)
+            table = self.get("position_w", c["positions"] + first, c["hidden"])
+            x = x + table[first : first + ids.shape[1]]
+        if c.get("embed_norm"):
+            x = self.norm(x, "embed_norm")
         for layer in range(c["layers"]):
-            at = f"{layer}."
-            a = self.attention(self.norm(x, at + "norm1"), at)
-            if c.get("parallel"):
-                x = x + a + self.mlp(self.norm(x, at + "norm2"), at)
-            else:
-                x = x + a
-                x = x + self.mlp(self.norm(x, at + "norm2"), at)
+            x = self.block(x, layer)
         x = self.norm(x, "final_norm")
         head = self.p["embed_w"] if c["tied"] else self.get("head_w", c["vocab"], c["hidden"])
         logits = x @ head.T
+        if c.get("head_bias"):
+            logits = logits + self.get("head_b", c["vocab"])
+        logits = cap(logits * c.get("logit_scale", 1.0), c.get("final_cap"))
         lse = torch.log(torch.exp(logits).sum(-1))
         return (lse - logits.gather(2, targets[..., None])[..., 0]).mean()
 
@@ -176,13 +372,18 @@ LLAMA_HF = dict(model_type="llama", vocab_size=29, hidden_size=16, intermediate_
                 tie_word_embeddings=False)
 SCALING = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                original_max_position_embeddings=64)
+LATENT = dict(q=0, kv=9, nope=6, rope=4, v=5)
+LATENT_HF = dict(LLAMA_HF, num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=9,
+                 qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
+YARN = dict(rope_type="yarn", factor=4.0, mscale=1.0, mscale_all_dim=0.7, beta_fast=4.0,
+            beta_slow=1.0, original_max_position_embeddings=16)
 
 CASES = {
     "llama": (LLAMA, LLAMA_HF),
     "llama3": (dict(LLAMA, rope_scaling=SCALING), dict(LLAMA_HF, rope_scaling=SCALING)),
     "qwen2": (dict(LLAMA, qkv_bias=True, tied=True),
               dict(LLAMA_HF, model_type="qwen2", tie_word_embeddings=True)),
-    "qwen3": (dict(LLAMA, qk_norm=True, head_dim=6, tied=True),
+    "qwen3": (dict(LLAMA, qk_norm="shared", head_dim=6, tied=True),
               dict(LLAMA_HF, model_type="qwen3", head_dim=6, tie_word_embeddings=True)),
     "mistral": (dict(LLAMA, window=5), dict(LLAMA_HF, model_type="mistral", sliding_window=5)),
     "gpt2": (dict(vocab=29, hidden=16, ffn=64, layers=2, heads=4, kv_heads=4, head_dim=4,
@@ -199,6 +400,38 @@ CASES = {
                       max_position_embeddings=16, rotary_pct=0.5, rotary_emb_base=100,
                       layer_norm_eps=1e-5, hidden_act="gelu", use_parallel_residual=True,
                       tie_word_embeddings=False)),
+    "mixtral": (dict(LLAMA, moe=dict(experts=4, top_k=2, ffn=24, norm_topk=True)),
+                dict(LLAMA_HF, model_type="mixtral", num_local_experts=4)),
+    "mixtral_losses": (dict(LLAMA, moe=dict(experts=4, top_k=2, ffn=24, norm_topk=True,
+                                            aux=0.5, z=0.25)),
+                       dict(LLAMA_HF, model_type="mixtral", num_local_experts=4)),
+    "qwen3_moe": (dict(LLAMA, qk_norm="shared", head_dim=6,
+                       moe=dict(experts=6, top_k=3, ffn=10)),
+                  dict(LLAMA_HF, model_type="qwen3_moe", head_dim=6, num_experts=6,
+                       num_experts_per_tok=3, moe_intermediate_size=10)),
+    "qwen2_moe": (dict(LLAMA, qkv_bias=True,
+                       moe=dict(experts=4, top_k=2, ffn=10, shared=14, shared_gate=True)),
+                  dict(LLAMA_HF, model_type="qwen2_moe", num_experts=4, num_experts_per_tok=2,
+                       moe_intermediate_size=10, shared_expert_intermediate_size=14)),
+    "deepseek": (dict(LLAMA, moe=dict(experts=4, top_k=2, ffn=10, shared=20, first=1)),
+                 dict(LLAMA_HF, model_type="deepseek", n_routed_experts=4,
+                      num_experts_per_tok=2, moe_intermediate_size=10, n_shared_experts=2,
+                      first_k_dense_replace=1, norm_topk_prob=False)),
+    "deepseek_v2": (dict(LLAMA, kv_heads=4, woven=True, latent=LATENT, rope_scaling=YARN,
+                         scale=mscale(4.0, 0.7) ** 2 / math.sqrt(10),
+                         moe=dict(experts=6, top_k=2, ffn=10, shared=10, first=1, groups=3,
+                                  topk_groups=2, scale=1.5)),
+                    dict(LATENT_HF, model_type="deepseek_v2", rope_scaling=YARN, n_group=3,
+                         topk_group=2, n_routed_experts=6, num_experts_per_tok=2,
+                         moe_intermediate_size=10, n_shared_experts=1,
+                         first_k_dense_replace=1, routed_scaling_factor=1.5)),
+    "deepseek_v3": (dict(LLAMA, kv_heads=4, woven=True, latent=dict(LATENT, q=7),
+                         moe=dict(experts=8, top_k=3, ffn=10, shared=10, first=1, groups=4,
+                                  topk_groups=2, scale=2.5, sigmoid=True, norm_topk=True)),
+                    dict(LATENT_HF, model_type="deepseek_v3", q_lora_rank=7, n_group=4,
+                         topk_group=2, n_routed_experts=8, num_experts_per_tok=3,
+                         moe_intermediate_size=10, n_shared_experts=1,
+                         first_k_dense_replace=1, routed_scaling_factor=2.5)),
 }
 
 
@@ -219,10 +452,11 @@ def main():
         targets = torch.tensor([[mix(104729 + 7919 * b + i) % c["vocab"] for i in range(12)]
                                 for b in range(2)])
         loss = model.loss(ids, targets)
-        loss.backward()
+        (loss + model.extra).backward()
         print(f"\nstatic const reference_gradient {name}_gradients[] = {{")
         for key in sorted(model.p):
-            g = model.p[key].grad.flatten()
+            g = model.p[key].grad
+            g = torch.zeros(model.p[key].numel()) if g is None else g.flatten()
             dot = (g * noise("probe." + key, len(g))).sum().item()
             print(f'    {{ "{key}", {g.norm().item():.15e}, {dot:.15e} }},')
         print("};")
