@@ -98,9 +98,8 @@ void smp_cpu_position(const smp_cpu *cpu, const smp_launch *l)
     smp_dtype t = (smp_dtype)l->task->dtype;
     float *scratch = smp_heap_alloc(hidden, sizeof *scratch);
 
-    (void)cpu;
     for (uint64_t i = 0; i < tokens; i++) {
-        uint64_t row = (l->task->dims[3] + i) % seq;
+        uint64_t row = (l->task->dims[3] + i) % seq + cpu->rank->job->model->first_position;
 
         smp_store_add(l->at[1], t, i * hidden,
                       smp_row(l->at[0], t, row * hidden, hidden, scratch), hidden);
@@ -113,10 +112,9 @@ void smp_cpu_position_grad(const smp_cpu *cpu, const smp_launch *l)
     uint64_t tokens = l->task->dims[0], hidden = l->task->dims[1], seq = l->task->dims[2];
     float *scratch = smp_heap_alloc(hidden, sizeof *scratch);
 
-    (void)cpu;
     clear_unless_added(l, 1);
     for (uint64_t i = 0; i < tokens; i++) {
-        uint64_t row = (l->task->dims[3] + i) % seq;
+        uint64_t row = (l->task->dims[3] + i) % seq + cpu->rank->job->model->first_position;
 
         smp_store_add(l->at[1], (smp_dtype)l->task->dtype2, row * hidden,
                       smp_row(l->at[0], (smp_dtype)l->task->dtype, i * hidden, hidden,
