@@ -49,8 +49,8 @@ static void mask_row(const smp_head *h, uint64_t i, tile b, float *row)
 /* Logits of a block: masked ones are -infinity. */
 static void logits_of(const smp_head *h, tile b, float *s)
 {
-    smp_product(false, true, b.rows, b.keys, h->d, h->scale, smp_rows_from(h->q, b.i0),
-                smp_rows_from(h->k, b.j0), false, s, SMP_F32, KEYS);
+    smp_product(false, true, b.rows, b.keys, h->d, h->scale, smp_matrix_rows(h->q, b.i0),
+                smp_matrix_rows(h->k, b.j0), false, s, SMP_F32, KEYS);
     for (uint64_t i = 0; i < b.rows; i++) {
         float *row = s + i * KEYS;
 
@@ -165,8 +165,8 @@ static void forward_rows(const smp_head *h, uint64_t i0, float *scratch)
                 s[i] = i % KEYS < b.keys ? s[i] * factor[i] : 0.0f;
             }
         }
-        smp_product(false, false, rows, h->dv, b.keys, 1.0f, smp_part_of(s, SMP_F32, 0, KEYS),
-                    smp_rows_from(h->v, j0), true, y, SMP_F32, h->dv);
+        smp_product(false, false, rows, h->dv, b.keys, 1.0f, smp_matrix_at(s, SMP_F32, 0, KEYS),
+                    smp_matrix_rows(h->v, j0), true, y, SMP_F32, h->dv);
     }
     finish_rows(h, i0, rows, &r, y);
 }
@@ -251,11 +251,11 @@ static void combine(const smp_head *h, tile b, const grads *g)
 
 static void backward_block(const smp_head *h, tile b, const grads *g)
 {
-    smp_matrix dy = smp_rows_from(g->dy, b.i0);
-    smp_matrix p = smp_part_of(g->p, SMP_F32, 0, KEYS), ds = smp_part_of(g->dp, SMP_F32, 0, KEYS);
+    smp_matrix dy = smp_matrix_rows(g->dy, b.i0);
+    smp_matrix p = smp_matrix_at(g->p, SMP_F32, 0, KEYS), ds = smp_matrix_at(g->dp, SMP_F32, 0, KEYS);
 
     logits_of(h, b, g->p);
-    smp_product(false, true, b.rows, b.keys, h->dv, 1.0f, dy, smp_rows_from(h->v, b.j0), false,
+    smp_product(false, true, b.rows, b.keys, h->dv, 1.0f, dy, smp_matrix_rows(h->v, b.j0), false,
                 g->dp, SMP_F32, KEYS);
     if (drops(h)) {
         throw_dice(h, b, g->factor);
@@ -263,9 +263,9 @@ static void backward_block(const smp_head *h, tile b, const grads *g)
     combine(h, b, g);
     smp_product(true, false, b.keys, h->dv, b.rows, 1.0f, p, dy, true, g->dv + b.j0 * h->dv,
                 SMP_F32, h->dv);
-    smp_product(false, false, b.rows, h->d, b.keys, h->scale, ds, smp_rows_from(h->k, b.j0), true,
+    smp_product(false, false, b.rows, h->d, b.keys, h->scale, ds, smp_matrix_rows(h->k, b.j0), true,
                 g->dq + b.i0 * h->d, SMP_F32, h->d);
-    smp_product(true, false, b.keys, h->d, b.rows, h->scale, ds, smp_rows_from(h->q, b.i0), true,
+    smp_product(true, false, b.keys, h->d, b.rows, h->scale, ds, smp_matrix_rows(h->q, b.i0), true,
                 g->dk + b.j0 * h->d, SMP_F32, h->d);
 }
 
@@ -296,8 +296,8 @@ static void backward_head(const smp_head *h, grads *g)
     const smp_launch *l = h->launch;
     uint64_t first = h->sample * h->seq * h->out_width + h->index * h->dv;
 
-    g->dy = smp_part_of(l->at[0], h->dtype, first, h->out_width);
-    g->y = smp_part_of(l->at[2], h->dtype, first, h->out_width);
+    g->dy = smp_matrix_at(l->at[0], h->dtype, first, h->out_width);
+    g->y = smp_matrix_at(l->at[2], h->dtype, first, h->out_width);
     g->lse = l->at[3];
     memset(g->dq, 0, h->seq * h->d * sizeof *g->dq);
     make_means(h, g);

@@ -28,7 +28,7 @@ void smp_head_sink(smp_head *head, const void *sinks_or_null);
 /* Head size of v. */
 uint64_t smp_v_dim(const smp_launch *launch);
 /* A matrix from element `first` of data on; one from row `row0` on. */
-smp_matrix smp_part_of(const void *data, smp_dtype dtype, uint64_t first, uint64_t ld);
-smp_matrix smp_rows_from(smp_matrix matrix, uint64_t row0);
+smp_matrix smp_matrix_at(const void *data, smp_dtype dtype, uint64_t first, uint64_t ld);
+smp_matrix smp_matrix_rows(smp_matrix matrix, uint64_t row0);
 
 #endif

@@ -19,14 +19,14 @@ float smp_attention_scale(const smp_block *block, uint64_t head_dim)
     return (float)(scale > 0 ? scale : 1.0 / sqrt((double)head_dim));
 }
 
-smp_matrix smp_part_of(const void *data, smp_dtype dtype, uint64_t first, uint64_t ld)
+smp_matrix smp_matrix_at(const void *data, smp_dtype dtype, uint64_t first, uint64_t ld)
 {
     return (smp_matrix){ (const char *)data + first * smp_dtype_bytes(dtype), dtype, ld };
 }
 
-smp_matrix smp_rows_from(smp_matrix m, uint64_t row0)
+smp_matrix smp_matrix_rows(smp_matrix m, uint64_t row0)
 {
-    return smp_part_of(m.data, m.dtype, row0 * m.ld, m.ld);
+    return smp_matrix_at(m.data, m.dtype, row0 * m.ld, m.ld);
 }
 
 uint64_t smp_v_dim(const smp_launch *l)
@@ -46,9 +46,9 @@ smp_head smp_head_of(const smp_cpu *cpu, const smp_launch *l, const void *qkv, u
     uint64_t token0 = sample * h.seq * h.width, kv = index / (n[2] / n[3]);
 
     h.global = cpu->rank->tensor_rank * n[2] + index;
-    h.q = smp_part_of(qkv, h.dtype, token0 + index * h.d, h.width);
-    h.k = smp_part_of(qkv, h.dtype, token0 + (n[2] + kv) * h.d, h.width);
-    h.v = smp_part_of(qkv, h.dtype, token0 + v0 + kv * dv, h.width);
+    h.q = smp_matrix_at(qkv, h.dtype, token0 + index * h.d, h.width);
+    h.k = smp_matrix_at(qkv, h.dtype, token0 + (n[2] + kv) * h.d, h.width);
+    h.v = smp_matrix_at(qkv, h.dtype, token0 + v0 + kv * dv, h.width);
     h.scale = smp_attention_scale(l->block, h.d);
     h.cap = (float)a->softcap;
     h.alibi = smp_alibi_slope(cpu->rank->job->model, a, h.global);
@@ -87,7 +87,7 @@ void smp_head_sink(smp_head *h, const void *sinks_or_null)
 
 static smp_matrix square_of(const smp_head *h, const void *data)
 {
-    return smp_part_of(data, h->dtype, (h->sample * h->heads + h->index) * h->seq * h->seq, h->seq);
+    return smp_matrix_at(data, h->dtype, (h->sample * h->heads + h->index) * h->seq * h->seq, h->seq);
 }
 
 static void *place_of(const smp_launch *l, int operand, uint64_t first)
@@ -247,7 +247,7 @@ void smp_cpu_values_grad(const smp_cpu *cpu, const smp_launch *l)
 
     for (uint64_t i = 0; i < n[0] * n[2]; i++) {
         smp_head h = smp_head_of(cpu, l, l->at[2], i / n[2], i % n[2]);
-        smp_matrix dy = smp_part_of(l->at[0], h.dtype, y_place(&h), h.out_width);
+        smp_matrix dy = smp_matrix_at(l->at[0], h.dtype, y_place(&h), h.out_width);
 
         smp_product(false, true, h.seq, h.seq, h.dv, 1.0f, dy, h.v, false,
                     place_of(l, 3, i * h.seq * h.seq), h.dtype, h.seq);
