@@ -101,7 +101,7 @@ static bool chosen(const published *p, const choice *c, quantity q)
 {
     return has(p, q) && (c->all || stated(p)) &&
            (c->source == NULL || strcmp(c->source, p->source) == 0) &&
-           (c->stack == NULL || strcmp(c->stack, p->stack->name) == 0);
+           (c->stack == NULL || strcmp(c->stack, p->stack->software) == 0);
 }
 
 static summary summarize_rows(const published_list *list, const choice *c, quantity q)
@@ -207,10 +207,11 @@ static void print_efficiencies(const published_list *list)
     for (size_t i = 0; i < list->n; i++) {
         bool seen = false;
         for (size_t k = 0; k < i; k++) {
-            seen = seen || list->rows[k].stack == list->rows[i].stack;
+            seen = seen || strcmp(list->rows[k].stack->software,
+                                  list->rows[i].stack->software) == 0;
         }
         if (!seen) {
-            print_efficiency(list, list->rows[i].stack->name);
+            print_efficiency(list, list->rows[i].stack->software);
         }
     }
 }

@@ -21,15 +21,12 @@
  * the table in accuracy_rows.c.  Nothing here is a measured figure. */
 typedef struct stack {
     const char *name;
+    const char *software;        /* stacks of one software share an efficiency */
     const char *settings[8];     /* in every row: "key=value" */
     bool last;                   /* reduces gradients in the last micro-batch only */
     bool sequence_parallel;      /* with tensor parallelism, where the row does not say */
     bool naive_attention;        /* runs from before fused attention */
-    bool flash2;                 /* FlashAttention-2 on Hopper and later, whose profiles hold
-                                    newer kernels: what PyTorch's scaled_dot_product_attention
-                                    and flash-attn's default take */
     double dropout;              /* of GPT models, whose rows do not state it */
-    bool fp32_loss;              /* copies the logits to fp32 before the loss */
     uint32_t vocab_multiple;     /* pads the vocabulary to a multiple of it */
 } stack;
 

@@ -323,32 +323,6 @@ static smp_cluster *make_cluster(const published *p, const char *name, smp_error
     return cluster;
 }
 
-/* FlashAttention-2 on H100: forward 338.5 TFLOP/s at 8192 (waynehacking8,
- * results/reference/fa2.txt), forward and backward 221, 265, 294, 308, 328 at 1024 to 16384
- * (FlashAttention-3, Shah et al. 2024, and the figures of Dao-AILab/flash-attention), causal,
- * head size 128: with s / (s + 450), 0.36 of 989 TFLOP/s forward and 0.32 backward.  On other
- * GPUs, where no measurement of it was found, the same rate of a multiprocessor. */
-static void use_flash2(cJSON *profile)
-{
-    static const double h100 = 989e12, forward = 0.36, backward = 0.32;
-    cJSON *efficiency = cJSON_GetObjectItemCaseSensitive(profile, "efficiency");
-    const cJSON *peaks = cJSON_GetObjectItemCaseSensitive(profile, "peak_flops");
-    const cJSON *bf16 = cJSON_GetObjectItemCaseSensitive(peaks, "bf16");
-    const double peak = published_number(bf16, "value");
-    const double chips = published_number(profile, "multiprocessors") / 132;
-    cJSON *fits = cJSON_GetObjectItemCaseSensitive(profile, "fits");
-
-    set_figure(efficiency, "attention", forward * h100 * chips / peak);
-    set_figure(efficiency, "attention_grad", backward * h100 * chips / peak);
-    set_figure(profile, "attention_half_seq", 450);
-    for (int i = cJSON_GetArraySize(fits) - 1; i >= 0; i--) {
-        const char *op = published_string(cJSON_GetArrayItem(fits, i), "op");
-        if (op != NULL && strcmp(op, "attention") == 0) {
-            cJSON_DeleteItemFromArray(fits, i);
-        }
-    }
-}
-
 static smp_profile *make_profile(const published *p, const smp_cluster *cluster,
                                  smp_errors *errors)
 {
@@ -363,9 +337,6 @@ static smp_profile *make_profile(const published *p, const smp_cluster *cluster,
     free(path);
     if (says(p->gpu, "HBM2e")) {
         set_figure(root, "memory_Bps", 2.4e12);
-    }
-    if (p->stack->flash2 && published_number(root, "compute_capability") >= 90) {
-        use_flash2(root);
     }
     char *text = cJSON_PrintUnformatted(root);
     if (text == NULL || smp_profile_parse(text, strlen(text), name, name, errors, &profile)) {
@@ -470,6 +441,12 @@ static void set_all(published *p, smp_settings *s, smp_errors *errors, smp_arena
             p->unstated = published_join(arena, p->unstated, "sequence parallelism");
         }
     }
+    if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(p->row, "compile"))) {
+        set(s, errors, "compile", "true");
+    }
+    if (says(p->notes, "overlap disabled")) {
+        set(s, errors, "overlap_reduce", "false");
+    }
     if (says(p->id, "chunkedCE")) { /* torchtune's CEWithChunkedOutputLoss: 8 parts */
         set(s, errors, "loss_chunks", "8");
     }
@@ -481,7 +458,7 @@ static void note_beside(published *p, smp_arena *arena)
     static const struct { const char *gpu, *notes, *what; } marks[] = {
         {"500W", NULL, "500 W limit"}, {"lower TDP", NULL, "500 W limit"},
         {"power limited", NULL, "power limit"}, {NULL, "asyncTP", "async TP"},
-        {NULL, "overlap disabled", "no overlap"}, {NULL, "DeepEP", "DeepEP"},
+        {NULL, "DeepEP", "DeepEP"},
         {NULL, "HybridEP", "HybridEP"}};
 
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
@@ -545,10 +522,6 @@ static void take(published *p, const smp_report *r)
     /* PyTorch's allocator has neither the context nor NCCL's buffers. */
     p->predicted_bytes = (double)(p->memory == MEMORY_DEVICE ? r->memory.peak_bytes
                                                              : r->memory.arena_bytes);
-    /* Ours computes the loss on logits in the compute precision, in place. */
-    if (p->stack->fp32_loss && r->memory.parts.logits_bytes > 0) {
-        p->predicted_bytes += 2 * (double)r->memory.parts.logits_bytes;
-    }
     p->fits = r->memory.fits;
 }
 

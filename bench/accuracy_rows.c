@@ -27,27 +27,42 @@
  * components/loss.py, Megatron core/tensor_parallel/cross_entropy.py (both .float()), torchtune
  * modules/loss (chunks one by one). */
 static const stack stacks[] = {
-    {.name = "fsdp1", .flash2 = true},
-    {.name = "fsdp2", .settings = {"reduce_dtype=fp32"}, .sequence_parallel = true,
-     .flash2 = true, .fp32_loss = true},
-    {.name = "megatron", .settings = {"reduce_dtype=fp32"}, .last = true,
-     .sequence_parallel = true, .fp32_loss = true},
-    {.name = "megatron-2021", .settings = {"reduce_dtype=fp32"}, .last = true,
-     .naive_attention = true, .dropout = 0.1},
-    {.name = "internevo", .settings = {"reduce_dtype=bf16"}, .last = true},
-    {.name = "deepspeed", .settings = {"precision=fp16", "reduce_dtype=fp16"},
-     .naive_attention = true, .dropout = 0.1},
-    {.name = "llm.c", .settings = {"reduce_dtype=bf16"}, .last = true, .vocab_multiple = 128},
-    {.name = "torchtune", .settings = {"master=bf16", "reduce_dtype=bf16"}, .last = true,
-     .fp32_loss = true},
+    {.name = "fsdp1", .software = "fsdp1", .settings = {"stack=fsdp1", "reduce_dtype=fp32"}},
+    /* submit_benchmarks.py: --attn_impl triton; MPT's loss_fn is fused_crossentropy */
+    {.name = "llm-foundry", .software = "fsdp1",
+     .settings = {"stack=fsdp1", "reduce_dtype=fp32", "attention_kernel=triton",
+                  "loss_kernel=fused"}},
+    {.name = "fsdp2", .software = "fsdp2", .settings = {"stack=fsdp2"},
+     .sequence_parallel = true},
+    /* the loss was not compiled from December 2024 (pull request 755) to April 2025 (1033) */
+    {.name = "fsdp2-2024", .software = "fsdp2",
+     .settings = {"stack=fsdp2", "loss_kernel=eager"}, .sequence_parallel = true},
+    {.name = "megatron", .software = "megatron", .settings = {"stack=megatron"}, .last = true,
+     .sequence_parallel = true},
+    {.name = "megatron-2021", .software = "megatron-2021", .settings = {"stack=megatron"},
+     .last = true, .naive_attention = true, .dropout = 0.1},
+    {.name = "internevo", .software = "internevo", .settings = {"stack=deepspeed"},
+     .last = true},
+    {.name = "deepspeed", .software = "deepspeed",
+     .settings = {"stack=deepspeed", "precision=fp16"}, .naive_attention = true,
+     .dropout = 0.1},
+    {.name = "llm.c", .software = "llm.c",
+     .settings = {"reduce_dtype=bf16", "attention_kernel=flash2"}, .last = true,
+     .vocab_multiple = 128},
+    {.name = "torchtune", .software = "torchtune",
+     .settings = {"stack=fsdp2", "master=bf16", "reduce_dtype=bf16"}, .last = true},
 };
 
 /* The first that matches file and, where given, the start of the id. */
 static const struct { const char *source, *id, *stack; uint64_t seq_len; } origins[] = {
-    {"llmfoundry", "", "fsdp1", 0},
+    {"llmfoundry", "", "llm-foundry", 0},
     /* llama3 configurations: 8192 tokens */
-    {"torchtitan", "", "fsdp2", 8192},
-    {"torchao", "", "fsdp2", 0},
+    {"torchtitan", "torchtitan2025", "fsdp2", 8192},
+    {"torchtitan", "torchtitan_h200", "fsdp2", 8192},
+    {"torchtitan", "", "fsdp2-2024", 8192},
+    /* torchao's table: H100 of early 2025, B200 of late 2025 */
+    {"torchao", "torchao_llama3_8b_B200", "fsdp2", 0},
+    {"torchao", "", "fsdp2-2024", 0},
     {"pytorch_blogs", "float8", "fsdp2", 0},
     {"pytorch_blogs", "", "fsdp1", 0},
     {"internevo", "", "internevo", 2048}, /* configs/7B_sft.py */

@@ -7,20 +7,10 @@
  */
 #include "smp.h"
 
-#include "base/arena.h"
 #include "sim/sim.h"
 #include "step/program.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-typedef struct bench_case {
-    const char *model, *cluster;
-    uint32_t gpus;
-    uint64_t seq_len, global_batch;
-    const char *settings[6];
-} bench_case;
+#include "bench/bench.h"
 
 static const bench_case cases[] = {
     { "gpt2", "dgx-h100", 1, 1024, 64, { "micro_batch=8" } },
@@ -31,27 +21,6 @@ static const bench_case cases[] = {
     { "Llama-3.1-405B", "dgx-h100", 16384, 8192, 131072,
       { "tensor_parallel_degree=8", "checkpointing=full" } },
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int n)
-{
-    qsort(values, (size_t)n, sizeof *values, by_value);
-    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 static uint64_t count_tasks(const smp_step *step)
 {
@@ -65,26 +34,26 @@ static uint64_t count_tasks(const smp_step *step)
     return n;
 }
 
-static smp_status measure(const smp_job *job, int runs, double times[3][64], uint64_t *tasks_p,
+static smp_status measure(const smp_job *job, int runs, double times[3][BENCH_RUNS], uint64_t *tasks_p,
                           smp_errors *errors)
 {
     for (int r = 0; r < runs; r++) {
         smp_step *step = NULL;
         smp_simulation *simulation = NULL;
-        double t0 = now_s(), t1, t2;
+        double t0 = bench_now_s(), t1, t2;
         smp_status status = smp_step_lower(job, errors, &step);
 
-        t1 = now_s();
+        t1 = bench_now_s();
         if (status == SMP_OK) {
             status = smp_step_verify(step, errors);
         }
-        t2 = now_s();
+        t2 = bench_now_s();
         if (status == SMP_OK) {
             status = smp_simulate(job, step, errors, &simulation);
         }
         times[0][r] = t1 - t0;
         times[1][r] = t2 - t1;
-        times[2][r] = now_s() - t2;
+        times[2][r] = bench_now_s() - t2;
         if (status == SMP_OK) {
             *tasks_p = count_tasks(step);
         }
@@ -99,52 +68,32 @@ static smp_status measure(const smp_job *job, int runs, double times[3][64], uin
 
 static smp_status run_case(const bench_case *c, int runs, smp_errors *errors)
 {
-    static double times[3][64];
-    smp_job job;
-    smp_model *model = NULL;
-    smp_cluster *cluster = NULL;
-    smp_profile *profile = NULL;
+    static double times[3][BENCH_RUNS];
+    bench_job b;
     uint64_t tasks = 0;
-    smp_status status;
+    smp_status status = bench_job_make(c, errors, &b);
 
-    memset(&job, 0, sizeof job);
-    smp_settings_init(&job.settings);
-    status = smp_model_read(c->model, errors, &model);
-    status = status ? status : smp_cluster_read(c->cluster, errors, &cluster);
-    status = status ? status : smp_cluster_set_gpus(cluster, c->gpus, errors);
-    status = status ? status : smp_profile_read_for(cluster, errors, &profile);
-    for (int i = 0; i < 6 && c->settings[i] && status == SMP_OK; i++) {
-        status = smp_settings_assign(&job.settings, c->settings[i], "bench", errors);
-    }
-    job.model = model;
-    job.cluster = cluster;
-    job.profile = profile;
-    job.batch = (smp_batch){ c->seq_len, c->global_batch };
-    status = status ? status : smp_job_resolve(&job, errors);
-    status = status ? status : measure(&job, runs, times, &tasks, errors);
+    status = status ? status : measure(&b.job, runs, times, &tasks, errors);
     if (status == SMP_OK) {
-        double lower = median(times[0], runs), verify = median(times[1], runs);
-        double simulate = median(times[2], runs);
+        double lower = bench_median(times[0], runs), verify = bench_median(times[1], runs);
+        double simulate = bench_median(times[2], runs);
 
         printf("%-15s %6u GPUs %5llu micro-batches %9llu tasks  lower %8.2f ms"
                "  verify %8.2f ms  simulate %8.2f ms  %6.2f M tasks/s\n",
-               c->model, c->gpus, (unsigned long long)job.micro_batches,
+               c->model, c->gpus, (unsigned long long)b.job.micro_batches,
                (unsigned long long)tasks, 1e3 * lower, 1e3 * verify, 1e3 * simulate,
                1e-6 * (double)tasks / simulate);
     }
-    smp_profile_destroy(profile);
-    smp_cluster_destroy(cluster);
-    smp_model_destroy(model);
+    bench_job_free(&b);
     return status;
 }
 
 int main(int argc, char **argv)
 {
-    int runs = argc > 1 ? atoi(argv[1]) : 7;
+    const int runs = bench_runs(argc, argv);
     smp_errors *errors = smp_errors_create();
     smp_status status = SMP_OK;
 
-    runs = runs < 1 ? 1 : runs > 64 ? 64 : runs;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0] && status == SMP_OK; i++) {
         status = run_case(&cases[i], runs, errors);
     }

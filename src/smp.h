@@ -206,7 +206,36 @@ typedef enum smp_balancing {
 typedef enum smp_capacity_policy {
     SMP_CAPACITY_PROBS, SMP_CAPACITY_POSITION
 } smp_capacity_policy;
+typedef enum smp_imbalance_kind {
+    SMP_IMBALANCE_CONSTANT, SMP_IMBALANCE_NORMAL, SMP_IMBALANCE_LOGNORMAL
+} smp_imbalance_kind;
+/* Rows of the busiest expert rank over their mean; a distribution is drawn from for each layer
+ * and micro-batch. */
+typedef struct smp_imbalance {
+    smp_imbalance_kind kind;
+    double mean, deviation;
+} smp_imbalance;
+typedef enum smp_dispatch_kernels {
+    SMP_DISPATCH_NCCL, SMP_DISPATCH_DEEPEP
+} smp_dispatch_kernels;
 typedef enum smp_moe_statistics { SMP_MOE_LOCAL, SMP_MOE_DATA } smp_moe_statistics;
+/* Which software runs the step (docs/stacks.md). */
+typedef enum smp_stack_name {
+    SMP_STACK_NATIVE, SMP_STACK_FSDP1, SMP_STACK_FSDP2, SMP_STACK_MEGATRON, SMP_STACK_DEEPSPEED
+} smp_stack_name;
+/* Generation of the fused attention kernel, for times. */
+typedef enum smp_attention_kernel {
+    SMP_KERNEL_STACK, /* that of the stack */
+    SMP_KERNEL_BEST, SMP_KERNEL_FLASH2, SMP_KERNEL_TRITON
+} smp_attention_kernel;
+/* What the loss keeps beside the logits, of the same number of elements. */
+typedef enum smp_loss_kernel {
+    SMP_LOSS_STACK, /* that of the stack */
+    SMP_LOSS_FUSED,    /* nothing: their gradient takes their place, in their type */
+    SMP_LOSS_COMPILED, /* their gradient, in their type */
+    SMP_LOSS_COPY,     /* a copy in fp32, whose place the gradient takes */
+    SMP_LOSS_EAGER     /* the copy, the logarithm of its softmax and a gradient, in fp32 */
+} smp_loss_kernel;
 
 /* The axes of the mesh.  Context parallelism lies inside the shard axis; what is left of it
  * and the expert axis are in SMP_AXIS_SHARD and SMP_AXIS_EXPERT under both layouts. */
@@ -215,7 +244,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 41 }; /* number of keys */
+enum { SMP_SETTINGS = 48 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -258,13 +287,21 @@ typedef struct smp_settings {
     smp_balancing moe_load_balancing;
     bool global_token_shuffle;
     bool moe_all_to_all_dispatcher;
+    smp_dispatch_kernels moe_dispatch_kernels;
     double moe_aux_loss_coeff, moe_z_loss_coeff;
     double capacity_factor; /* 0: dropless */
     smp_capacity_policy capacity_policy;
     bool capacity_pad;
     double moe_rows_factor; /* bound of an expert rank's rows over their mean */
-    double imbalance;       /* rows of the busiest expert rank over their mean */
+    smp_imbalance imbalance;
     smp_moe_statistics moe_statistics;
+    /* the software that runs the step */
+    smp_stack_name stack;
+    bool compile;             /* stacks on PyTorch: element-wise kernels are fused */
+    smp_attention_kernel attention_kernel;
+    smp_loss_kernel loss_kernel;
+    bool overlap_reduce;      /* gradients are reduced while backward runs */
+    double kernel_efficiency; /* 0: that of the stack; after resolving the one that acts */
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
     smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */
 } smp_settings;
@@ -501,12 +538,58 @@ const smp_report *smp_simulation_report(const smp_simulation *simulation);
  * settings and the report). */
 SMP_CHECK smp_status smp_simulation_print(const smp_simulation *simulation, bool json,
                                           FILE *stream, smp_errors *errors);
+/* Questions about a simulated step beyond its report.  smp_what_if_options_init fills in the
+ * defaults; what is NULL, 0 or false is not asked. */
+typedef struct smp_what_if_options {
+    /* every rank an actor of its own, with noise */
+    bool ranks_apart;          /* also without any noise */
+    const char *jitter;        /* "CV", "KERNEL_CV,COLLECTIVE_CV" or "profile" */
+    double rank_spread;        /* CV of a lasting factor of each rank */
+    const char *const *slow_ranks; /* "RANK:FACTOR" on the kernels of a rank */
+    size_t n_slow_rank;
+    const char *const *slow_links; /* "RANK:FACTOR" on collectives that it takes part in */
+    size_t n_slow_link;
+    uint64_t seed;             /* of the first run */
+    uint32_t runs;             /* one more seed each */
+    /* failures and checkpoints */
+    double mtbf_h;             /* of one GPU, in hours */
+    double save_s, load_s, restart_s; /* negative: by estimate */
+    uint64_t checkpoint_every; /* steps; 0: the best */
+    /* a training run */
+    double tokens;
+} smp_what_if_options;
+void smp_what_if_options_init(smp_what_if_options *options);
+
+typedef struct smp_what_ifs smp_what_ifs; /* the answers */
+SMP_CHECK smp_status smp_what_ifs_find(const smp_simulation *simulation,
+                                       const smp_what_if_options *options, smp_errors *errors,
+                                       smp_what_ifs **what_ifs_p);
+void smp_what_ifs_destroy(smp_what_ifs *what_ifs);
+/* As smp_simulation_print, with the answers (or NULL) behind. */
+SMP_CHECK smp_status smp_simulation_print_with(const smp_simulation *simulation,
+                                               const smp_what_ifs *what_ifs, bool json,
+                                               FILE *stream, smp_errors *errors);
+
 /* What-ifs: simulates every combination of values on top of `job`, which is not resolved.
  * An axis is "key=a,b,c": a setting, or seq_len, global_batch.  Prints one row each, in the
  * order of the product; a combination that breaks a rule is a row with the reason.  At most
  * 4096 combinations. */
 SMP_CHECK smp_status smp_sweep_print(const smp_job *job, const char *const *axes, size_t n_axis,
                                      bool json, FILE *stream, smp_errors *errors);
+/* An epoch over sequences of varying length: for each policy of filling up (max_length,
+ * longest, bucket:N) padding waste, number of programs, what compiling them costs, and the
+ * time in all.  `job` is not resolved; its seq_len is the longest there is. */
+typedef struct smp_lengths_options {
+    const char *lengths;     /* a file of whole numbers, lognormal:MEAN,SD or uniform:A,B */
+    const char *const *pads; /* none: max_length, longest and bucket:512 */
+    size_t n_pad;
+    uint64_t sequences;      /* 0: all of a file, 128 steps of a distribution */
+    uint64_t seed;
+    double compile_s;        /* of one program; negative: by estimate */
+} smp_lengths_options;
+void smp_lengths_options_init(smp_lengths_options *options);
+SMP_CHECK smp_status smp_lengths_print(const smp_job *job, const smp_lengths_options *options,
+                                       bool json, FILE *stream, smp_errors *errors);
 /* What the largest costs rest on: formula, figures, citations. */
 SMP_CHECK smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream,
                                             smp_errors *errors);

@@ -26,12 +26,13 @@ sources() {
     find src examples fuzz tests -name '*.[ch]' 2>/dev/null | LC_ALL=C sort
 }
 
-# A folder uses itself and those before it in this list; tools only smp.h, their own and the
-# headers of exec and compare, which libsmp.a does not hold; nothing but these two uses exec.
+# A folder uses itself and those before it in this list; tools only smp.h, their own, the
+# headers of data (smp-data), and those of exec and compare, which libsmp.a does not hold;
+# nothing but these two uses exec.
 layers() {
     sources | grep '^src/' | xargs grep -n '^ *# *include *"' | awk -F: '
         BEGIN {
-            n = split("base model mesh step exec cost sim plan compare", name, " ")
+            n = split("base data model mesh step exec cost sim plan compare", name, " ")
             for (i = 1; i <= n; i++) { level[name[i]] = i }
         }
         {
@@ -40,7 +41,7 @@ layers() {
             if (split(used, to, "/") < 2) { print $0 "  (names no folder)"; next }
             if (from[2] == to[1]) { next }
             runs = to[1] == "exec" || to[1] == "compare"
-            if (from[2] == "tools" && runs) { next }
+            if (from[2] == "tools" && (runs || to[1] == "data")) { next }
             if (runs && from[2] != "compare") { print $0; next }
             if (!(from[2] in level) || !(to[1] in level) || level[to[1]] > level[from[2]]) {
                 print $0

@@ -78,6 +78,9 @@ struct smp_profile {
     smp_figure context_bytes;
     smp_figure spread;       /* relative standard deviation of a kernel's time */
     smp_figure collective_spread;
+    /* time beside one of the other kind over time alone; value 0: the file has none */
+    smp_figure matrix_beside_collective, memory_beside_collective;
+    smp_figure collective_beside_matrix, collective_beside_memory;
     uint32_t n_sample, n_fit; /* measured samples and fits in the file (docs/costs.md) */
     const smp_fit *fits[SMP_FIT_KINDS]; /* NULL: the formula alone */
 };
@@ -113,6 +116,10 @@ void smp_cost_collective(const smp_cluster *cluster, const smp_profile *profile,
 /* An all-to-all in which the busiest rank sends or receives `bytes`, its own part included. */
 void smp_cost_exchange(const smp_cluster *cluster, const smp_profile *profile,
                        const smp_placement *placement, uint64_t bytes, smp_cost *cost_p);
+/* The same of a task, which may say that fused kernels send its rows (SMP_OP_ALL_TO_ALL). */
+void smp_cost_exchange_task(const smp_cluster *cluster, const smp_profile *profile,
+                            const smp_placement *placement, const smp_task *task,
+                            smp_cost *cost_p);
 /* The same without what was measured: NCCL's model alone. */
 void smp_cost_collective_model(const smp_cluster *cluster, const smp_profile *profile,
                                smp_op op, const smp_placement *placement, uint64_t bytes,
@@ -161,11 +168,30 @@ typedef struct smp_dispatch {
     uint64_t tokens, hidden, top_k; /* tokens of a rank */
     uint32_t ranks, nodes;
     double element_bytes;           /* 2 for bf16 */
+    uint32_t most_nodes;            /* that a token is sent to; 0: any */
     uint32_t multiprocessors;       /* that the kernels may use */
     bool combine;
 } smp_dispatch;
 void smp_cost_dispatch(const smp_cluster *cluster, const smp_profile *profile,
                        const smp_dispatch *dispatch, smp_cost *cost_p);
+
+/* What tasks that run at the same time on a device take from each other. */
+typedef enum smp_overlap_kind {
+    SMP_OVERLAP_NONE,       /* copies to and from the host, tokens */
+    SMP_OVERLAP_MATRIX,     /* products and attention: multiprocessors */
+    SMP_OVERLAP_MEMORY,     /* other kernels: device memory */
+    SMP_OVERLAP_IN_NODE,    /* collectives on the links inside a node */
+    SMP_OVERLAP_BETWEEN,    /* collectives on the network */
+    SMP_OVERLAP_KINDS
+} smp_overlap_kind;
+/* Time of a task of the first kind beside one of the second over its time alone, in 2^-16; at
+ * least 1.  A second task beside it adds as much again. */
+typedef struct smp_overlap {
+    uint32_t slow_q16[SMP_OVERLAP_KINDS][SMP_OVERLAP_KINDS];
+} smp_overlap;
+/* False: nothing slows anything (no NVIDIA GPU). */
+bool smp_cost_overlap(const smp_profile *profile, smp_overlap *overlap_p);
+smp_overlap_kind smp_cost_overlap_kind(const smp_program *program, const smp_task *task);
 
 /* Device memory that no arena holds: estimates. */
 uint64_t smp_cost_context_bytes(const smp_profile *profile);

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cost of an all-to-all.  NCCL has no tuning model for it: it is a send and a receive for
+ * The cost of an all-to-all: inside a node what was measured, where the profile has it; else
+ * the formula below; rows that fused kernels send, by smp_cost_dispatch.
+ *
+ * NCCL has no tuning model for it: it is a send and a receive for
  * each pair of ranks [NCCL, ncclAlltoAll; nccl-tests, src/alltoall.cu].
  *
  * Of S bytes that a rank sends (nccl-tests counts the part that stays), S (p - 1)/n go to the
@@ -70,7 +73,10 @@ void smp_cost_exchange(const smp_cluster *cluster, const smp_profile *profile,
 {
     const double n = (double)placement->ranks;
     smp_cost cost = {.basis = &latency_figure};
-    if (placement->ranks > 1) {
+    if (placement->ranks > 1 && placement->nodes == 1 && bytes > 0 &&
+        profile->fits[SMP_FIT_ALL_TO_ALL] != NULL && cluster->link != SMP_LINK_MEMORY) {
+        smp_cost_all_to_all(cluster, profile, placement->ranks, bytes, &cost);
+    } else if (placement->ranks > 1) {
         if (cluster->link == SMP_LINK_MEMORY || profile->compute_capability == 0) {
             memory_exchange(cluster, profile, placement, (double)bytes, &cost);
         } else {
@@ -84,4 +90,39 @@ void smp_cost_exchange(const smp_cluster *cluster, const smp_profile *profile,
         cost.spread = profile->collective_spread.value * (placement->nodes > 1 ? 2.0 : 1.0);
     }
     *cost_p = cost;
+}
+
+/* Multiprocessors that DeepEP's kernels use by default [DeepEP, deep_ep/buffer.py]. */
+enum { DISPATCH_UNITS = 20 };
+/* The rows of dispatch are of up to four nodes. */
+enum { DISPATCH_NODES = 4 };
+
+void smp_cost_exchange_task(const smp_cluster *cluster, const smp_profile *profile,
+                            const smp_placement *placement, const smp_task *task,
+                            smp_cost *cost_p)
+{
+    const uint64_t *d = task->dims;
+    if (d[4] == 0 || d[5] == 0 || placement->ranks < 2 || cluster->link == SMP_LINK_MEMORY) {
+        smp_cost_exchange(cluster, profile, placement, smp_task_bytes(task), cost_p);
+        return;
+    }
+    /* the busiest rank has as many more rows as its part says */
+    const double rows = (double)d[4] * (double)(d[5] & UINT32_MAX) * (double)d[6];
+    const double more = (double)d[2] / rows;
+    const smp_dispatch dispatch = {
+        .tokens = (uint64_t)((double)d[4] * more + 0.5),
+        .hidden = d[6],
+        .top_k = d[5] & UINT32_MAX,
+        .ranks = placement->ranks,
+        .nodes = placement->nodes,
+        .element_bytes = (double)smp_dtype_bytes((smp_dtype)task->dtype),
+        /* groups of experts lie beside each other, over the nodes in order */
+        .most_nodes = d[7] > 1 ? (uint32_t)((d[5] >> 32) * smp_ceil_div(placement->nodes, d[7]))
+                               : 0,
+        .multiprocessors = DISPATCH_UNITS,
+        .combine = d[3] != 0,
+    };
+    smp_cost_dispatch(cluster, profile, &dispatch, cost_p);
+    cost_p->extrapolated = cost_p->extrapolated || placement->nodes > DISPATCH_NODES;
+    cost_p->bus_Bps = (double)smp_task_bytes(task) / smp_cost_seconds(cost_p);
 }

@@ -105,7 +105,9 @@ double smp_fit_dispatch_s(const double *parameters, const smp_dispatch *d, doubl
     if (d->nodes < 2) {
         return start + copying;
     }
-    const double others = reached(nodes, k) * (nodes - 1.0) / nodes;
+    const double places = reached(nodes, k);
+    const bool limited = d->most_nodes > 0 && (double)d->most_nodes < places;
+    const double others = (limited ? (double)d->most_nodes : places) * (nodes - 1.0) / nodes;
     const double network = tokens * bytes * others / (port_Bps * parameters[4]);
     return start + pow(pow(copying, sharpness) + pow(network, sharpness), 1.0 / sharpness);
 }

@@ -16,11 +16,15 @@
 static const char *const profile_keys[] = {
     "format", "title", "compute_capability", "multiprocessors", "peak_flops", "memory_Bps",
     "efficiency", "attention_half_seq", "copy_latency_s", "launch_s", "host_launch_s",
-    "context_bytes", "spread", "samples", "sample_sets", "fits", NULL};
+    "context_bytes", "spread", "overlap", "samples", "sample_sets", "fits", NULL};
 static const char *const dtype_keys[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const efficiency_keys[] = {"matmul", "attention", "attention_grad",
                                               "memory", "copy", NULL};
 static const char *const spread_keys[] = {"kernel", "collective", NULL};
+static const char *const overlap_keys[] = {"matrix_beside_collective",
+                                           "memory_beside_collective",
+                                           "collective_beside_matrix",
+                                           "collective_beside_memory", NULL};
 static const char *const sample_keys[] = {"op", "dtype", "sizes", "seconds", "source", NULL};
 static const char *const set_keys[] = {"op", "rows", "digest", "source", NULL};
 static const char *const fit_keys[] = {"op", "dtype", "form", "parameters", "spread", "range",
@@ -78,6 +82,24 @@ static void read_times(const smp_reader *r, smp_profile *profile)
         (void)smp_figure_read(&spread, arena, "kernel", true, 0.0, 1.0, NULL, &profile->spread);
         (void)smp_figure_read(&spread, arena, "collective", true, 0.0, 1.0, NULL,
                               &profile->collective_spread);
+    }
+}
+
+/* Optional: how much longer kernels and collectives take beside each other. */
+static void read_overlap(const smp_reader *r, smp_profile *profile)
+{
+    smp_figure *const figures[] = {
+        &profile->matrix_beside_collective, &profile->memory_beside_collective,
+        &profile->collective_beside_matrix, &profile->collective_beside_memory};
+    smp_reader overlap;
+    if (smp_read_member(r, "overlap", false) == NULL ||
+        !smp_read_object(r, "overlap", true, &overlap)) {
+        return;
+    }
+    smp_read_reject_unknown(&overlap, overlap_keys);
+    for (size_t i = 0; overlap_keys[i] != NULL; i++) {
+        (void)smp_figure_read(&overlap, profile->arena, overlap_keys[i], true, 1.0, 10.0, NULL,
+                              figures[i]);
     }
 }
 
@@ -257,6 +279,7 @@ static smp_status profile_from_json(const smp_json *json, const char *name, smp_
     (void)smp_figure_read(&r, arena, "memory_Bps", true, 1e6, 1e15, NULL, &profile->memory_Bps);
     read_efficiencies(&r, profile);
     read_times(&r, profile);
+    read_overlap(&r, profile);
     profile->n_sample = check_list(&r, "samples", check_sample);
     (void)check_list(&r, "sample_sets", check_set);
     profile->n_fit = check_list(&r, "fits", check_fit);

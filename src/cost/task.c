@@ -6,6 +6,7 @@
 #include "config.h"
 
 #include "cost/fit.h"
+#include "cost/stack.h"
 
 #include "base/numeric.h"
 
@@ -120,21 +121,30 @@ static double product_s(const smp_profile *profile, const smp_task *task)
 /* Fused attention: the asymptotic efficiency, reached as seq / (seq + half); softmax costs
  * about as much as 32 columns of the head (so narrow heads reach less; 128 is the figure's
  * size); a kernel with fewer blocks of 128 queries than multiprocessors leaves some idle. */
-static double attention_s(const smp_profile *profile, const smp_task *task)
+static double attention_s(const smp_profile *profile, const smp_task *task,
+                          const smp_attention_rates *rates)
 {
     const bool backward = task->op == SMP_OP_ATTENTION_GRAD;
     const uint64_t *d = task->dims;
     const double seq = (double)d[1];
     const double head_dim = (double)d[4];
-    const double ramp = seq / (seq + profile->attention_half_seq.value);
+    const double ramp = seq / (seq + (backward ? rates->half_seq_grad : rates->half_seq));
     const double width = head_dim * (128.0 + 32.0) / (128.0 * (head_dim + 32.0));
     const double blocks = (double)d[0] * (double)d[2] * (double)smp_ceil_div(d[1], 128);
     const double units = (double)profile->multiprocessors;
     const double fill = blocks < units ? blocks / units : 1.0;
-    const smp_figure *figure =
-        backward ? &profile->attention_grad_efficiency : &profile->attention_efficiency;
     return (double)smp_task_flops(task) / (peak_of(profile, (smp_dtype)task->dtype) *
-                                           figure->value * ramp * width * fill);
+                                           (backward ? rates->backward : rates->forward) *
+                                           ramp * width * fill);
+}
+
+/* The kernel that the profile's figures are of. */
+static smp_attention_rates own_rates(const smp_profile *profile)
+{
+    const double half_seq = profile->attention_half_seq.value;
+
+    return (smp_attention_rates){profile->attention_efficiency.value,
+                                 profile->attention_grad_efficiency.value, half_seq, half_seq};
 }
 
 /* Every GPU that shares a link to the host copies at the same time. */
@@ -173,7 +183,8 @@ void smp_cost_kernel_model(const smp_profile *profile, const smp_task *task, smp
     if (kind == SMP_CLASS_MATMUL) {
         cost.compute_s = product_s(profile, task);
     } else if (kind == SMP_CLASS_ATTENTION) {
-        cost.compute_s = attention_s(profile, task);
+        const smp_attention_rates rates = own_rates(profile);
+        cost.compute_s = attention_s(profile, task, &rates);
         compute = task->op == SMP_OP_ATTENTION_GRAD ? &profile->attention_grad_efficiency
                                                     : &profile->attention_efficiency;
     }
@@ -205,12 +216,34 @@ static void apply_grad_fit(const smp_fit *fit, const double *at, smp_cost *cost)
     cost->unverified = true;
 }
 
+/* Grouped products take over what was measured of whole layers of experts relative to their
+ * formula, of which the products are nearly all; their gradients too, with half as much spread
+ * again. */
+static void apply_experts_fit(const smp_fit *fit, const smp_task *task, smp_cost *cost)
+{
+    const uint64_t *d = task->dims;
+    const bool forward = task->op == SMP_OP_GROUPED_MATMUL;
+    if (d[1] == 0 || d[6] == 0) {
+        return;
+    }
+    const double local = (double)d[4];
+    const double wide = (double)smp_mul(d[2], d[3]) / (double)d[6]; /* hidden x ffn */
+    const double at[] = {(double)d[1] / local, local, wide, (double)d[5]};
+    smp_fit_apply(fit, at, cost);
+    cost->spread *= forward ? 1.0 : 1.5;
+    cost->unverified = !forward;
+}
+
 /* Fits are of 16-bit kernels.  Both gradients of a product take over the fit of the forward
  * one at the same m, n, k, with half as much spread again: their layouts differ. */
 static void apply_kernel_fit(const smp_profile *profile, const smp_task *task, smp_cost *cost)
 {
     const smp_fit *matmul = profile->fits[SMP_FIT_MATMUL];
     const smp_fit *attention = profile->fits[SMP_FIT_ATTENTION];
+    const smp_fit *experts = profile->fits[SMP_FIT_EXPERTS];
+    const bool grouped = task->op == SMP_OP_GROUPED_MATMUL ||
+                         task->op == SMP_OP_GROUPED_MATMUL_DX ||
+                         task->op == SMP_OP_GROUPED_MATMUL_DW;
     const uint64_t *d = task->dims;
     if (task->dtype != SMP_BF16 && task->dtype != SMP_F16) {
         return;
@@ -222,6 +255,8 @@ static void apply_kernel_fit(const smp_profile *profile, const smp_task *task, s
         smp_fit_apply(matmul, at, cost);
         cost->spread *= forward ? 1.0 : 1.5;
         cost->unverified = !forward;
+    } else if (experts != NULL && grouped) {
+        apply_experts_fit(experts, task, cost);
     } else if (attention != NULL &&
                (task->op == SMP_OP_ATTENTION || task->op == SMP_OP_ATTENTION_GRAD)) {
         const double at[] = {(double)d[1], (double)smp_mul(d[0], d[2]),
@@ -235,12 +270,21 @@ static void apply_kernel_fit(const smp_profile *profile, const smp_task *task, s
 }
 
 static void kernel_cost(const smp_cluster *cluster, const smp_profile *profile,
-                        const smp_task *task, smp_cost *cost)
+                        const smp_program *program, const smp_task *task, smp_cost *cost)
 {
+    smp_attention_rates rates;
+    const bool attention = smp_op_info_of((smp_op)task->op)->klass == SMP_CLASS_ATTENTION;
+
     smp_cost_kernel_model(profile, task, cost);
-    apply_kernel_fit(profile, task, cost);
+    if (attention && smp_cost_attention_rates(profile, program->attention_kernel, &rates)) {
+        cost->compute_s = attention_s(profile, task, &rates);
+        cost->unverified = true;
+    } else {
+        apply_kernel_fit(profile, task, cost);
+    }
     cost->memory_s *= turns_of(cluster);
     cost->compute_s *= turns_of(cluster);
+    smp_cost_stack(program, task, cost);
 }
 
 void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
@@ -251,8 +295,8 @@ void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
     switch (kind) {
     case SMP_CLASS_COLLECTIVE:
         if (task->op == SMP_OP_ALL_TO_ALL) {
-            smp_cost_exchange(cluster, profile, &program->comms[task->comm].placement,
-                              smp_task_bytes(task), &cost);
+            smp_cost_exchange_task(cluster, profile, &program->comms[task->comm].placement,
+                                   task, &cost);
             break;
         }
         smp_cost_collective(cluster, profile, (smp_op)task->op,
@@ -264,7 +308,7 @@ void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
     case SMP_CLASS_MATMUL:
     case SMP_CLASS_ATTENTION:
     case SMP_CLASS_MEMORY:
-        kernel_cost(cluster, profile, task, &cost);
+        kernel_cost(cluster, profile, program, task, &cost);
         break;
     }
     *cost_p = cost;

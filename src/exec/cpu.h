@@ -55,6 +55,7 @@ void smp_product(bool a_transposed, bool b_transposed, uint64_t m, uint64_t n, u
                  uint64_t ldc);
 
 void smp_set_blas_threads(uint32_t threads); /* of the process */
+double smp_cpu_peak(smp_device *device);     /* peak.c */
 
 /* ---- rotary positions (cpu_rope.c) ---- */
 
@@ -102,6 +103,16 @@ static inline float smp_expf(float x)
     /* A NaN has no power of two, and stays one by p. */
     power.i = ((int32_t)(n >= -127.0f ? n : 0.0f) + 127) * (1 << 23);
     return p * power.f;
+}
+
+/* Where in its sequence the document of a token begins; tokens of the launch's micro-batch. */
+static inline uint64_t smp_begin_of(const smp_cpu *cpu, const smp_launch *l, uint64_t token)
+{
+    const smp_job *job = cpu->rank->job;
+    uint64_t tokens = job->settings.micro_batch * job->batch.seq_len;
+    const int32_t *begins = cpu->rank->rows.begins;
+
+    return begins ? (uint64_t)begins[l->micro_batch * tokens + token] : 0;
 }
 
 /* Scale of the logits of attention: the model's, or 1 / sqrt(head_dim). */

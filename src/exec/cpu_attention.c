@@ -25,18 +25,24 @@ enum { ROWS = 64, KEYS = 128 };
 /* A block of the matrix of logits: queries i0 .. i0 + rows, keys j0 .. j0 + keys. */
 typedef struct tile { uint64_t i0, rows, j0, keys; } tile;
 
+/* Query i sees keys j <= i of its document, in a window those with i - j < window. */
+static uint64_t first_seen(const smp_head *h, uint64_t i)
+{
+    uint64_t first = h->window > 0 && i + 1 > h->window ? i + 1 - h->window : 0;
+    uint64_t begin = smp_begin_of(h->cpu, h->launch, h->sample * h->seq + i);
+
+    return begin > first ? begin : first;
+}
+
 /* First key that a query of the block sees, on a boundary of blocks of keys. */
 static uint64_t first_key(const smp_head *h, uint64_t i0)
 {
-    uint64_t first = h->window > 0 && i0 + 1 > h->window ? i0 + 1 - h->window : 0;
-
-    return first / KEYS * KEYS;
+    return first_seen(h, i0) / KEYS * KEYS;
 }
 
-/* Query i sees keys j <= i, in a window those with i - j < window. */
 static void mask_row(const smp_head *h, uint64_t i, tile b, float *row)
 {
-    uint64_t first = h->window > 0 && i + 1 > h->window ? i + 1 - h->window : 0;
+    uint64_t first = first_seen(h, i);
 
     for (uint64_t j = b.j0; j < b.j0 + b.keys && j < first; j++) {
         row[j - b.j0] = -INFINITY;
@@ -85,7 +91,7 @@ static void throw_dice(const smp_head *h, tile b, float *factor)
 
 static bool drops(const smp_head *h)
 {
-    return h->launch->block->attention.dropout > 0;
+    return h->launch->block->attention.dropout > 0 && !h->cpu->rank->rows.evaluating;
 }
 
 /* ---- forward ---- */

@@ -268,7 +268,8 @@ static void drop_run(const smp_cpu *cpu, const smp_launch *l, uint64_t i, uint64
 {
     uint64_t stride = l->task->dims[3];
     smp_dice dice = smp_dice_of(cpu, l, global / stride, l->task->dims[5]);
-    float scale = (float)(1.0 / (1.0 - (double)l->task->dims[1] * 0x1p-32));
+    uint64_t limit = cpu->rank->rows.evaluating ? 0 : l->task->dims[1];
+    float scale = (float)(1.0 / (1.0 - (double)limit * 0x1p-32));
     uint8_t *mask = (uint8_t *)l->at[2] + i;
     smp_dtype t = (smp_dtype)l->task->dtype;
     uint32_t throws[CHUNK];
@@ -277,7 +278,7 @@ static void drop_run(const smp_cpu *cpu, const smp_launch *l, uint64_t i, uint64
 
     smp_dice_throws(&dice, global % stride, n, throws);
     for (uint64_t j = 0; j < n; j++) {
-        mask[j] = throws[j] >= l->task->dims[1];
+        mask[j] = throws[j] >= limit;
         y[j] = mask[j] ? x[j] * scale : 0.0f;
     }
     smp_store(l->at[1], t, i, y, n);

@@ -99,7 +99,9 @@ void smp_cpu_position(const smp_cpu *cpu, const smp_launch *l)
     float *scratch = smp_heap_alloc(hidden, sizeof *scratch);
 
     for (uint64_t i = 0; i < tokens; i++) {
-        uint64_t row = (l->task->dims[3] + i) % seq + cpu->rank->job->model->first_position;
+        uint64_t token = l->task->dims[3] + i;
+        uint64_t row = token % seq - smp_begin_of(cpu, l, token)
+                       + cpu->rank->job->model->first_position;
 
         smp_store_add(l->at[1], t, i * hidden,
                       smp_row(l->at[0], t, row * hidden, hidden, scratch), hidden);
@@ -114,7 +116,9 @@ void smp_cpu_position_grad(const smp_cpu *cpu, const smp_launch *l)
 
     clear_unless_added(l, 1);
     for (uint64_t i = 0; i < tokens; i++) {
-        uint64_t row = (l->task->dims[3] + i) % seq + cpu->rank->job->model->first_position;
+        uint64_t token = l->task->dims[3] + i;
+        uint64_t row = token % seq - smp_begin_of(cpu, l, token)
+                       + cpu->rank->job->model->first_position;
 
         smp_store_add(l->at[1], (smp_dtype)l->task->dtype2, row * hidden,
                       smp_row(l->at[0], (smp_dtype)l->task->dtype, i * hidden, hidden,
@@ -246,6 +250,16 @@ static joined join(const float *stats, uint64_t parts, uint64_t tokens, uint64_t
     return all;
 }
 
+/* Of a token in the loss, whose reductions average over the data ranks: the global batch's mean
+ * over the targets that count. */
+static double weight_of(const smp_cpu *cpu, const smp_launch *l)
+{
+    const smp_rank *rank = cpu->rank;
+
+    return rank->rows.targets > 0 ? rank->data_ranks / rank->rows.targets
+                                  : 1.0 / (double)l->task->dims[5];
+}
+
 void smp_cpu_loss_grad(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t tokens = l->task->dims[0], vocab = l->task->dims[1], n = true_columns(cpu, l);
@@ -253,7 +267,7 @@ void smp_cpu_loss_grad(const smp_cpu *cpu, const smp_launch *l)
     const float *state = l->at[4];
     bool plain = plain_logits(cpu->rank->job->model);
     float *sums = l->at[3], *x = smp_heap_alloc(vocab, sizeof *x);
-    double loss = 0, mean = 1.0 / (double)l->task->dims[5];
+    double loss = 0, mean = weight_of(cpu, l);
     float factor = (float)(mean * (double)state[SMP_SCALAR_LOSS_SCALE]);
 
     for (uint64_t i = 0; i < tokens; i++) {

@@ -284,15 +284,19 @@ static uint64_t weight_at(const grouped *g, uint64_t i, uint64_t e)
     return (i * g->experts + e) * g->rows * g->k;
 }
 
+/* Each of the ranks whose results are summed adds its part of the bias. */
 static void add_expert_bias(const smp_launch *l, const grouped *g, uint64_t i, uint64_t e,
                             smp_row_range range)
 {
     smp_dtype t = (smp_dtype)l->task->dtype;
     float *scratch = smp_heap_alloc(g->rows, sizeof *scratch);
-    const float *b = smp_row(l->at[4], t, (i * g->experts + e) * g->rows, g->rows, scratch);
 
+    smp_load(scratch, l->at[4], t, (i * g->experts + e) * g->rows, g->rows);
+    for (uint64_t j = 0; j < g->rows; j++) {
+        scratch[j] /= (float)l->task->dims[7];
+    }
     for (uint64_t r = 0; r < range.n; r++) {
-        smp_store_add(l->at[3], t, (range.first + r) * g->n + i * g->rows, b, g->rows);
+        smp_store_add(l->at[3], t, (range.first + r) * g->n + i * g->rows, scratch, g->rows);
     }
     free(scratch);
 }
@@ -380,7 +384,7 @@ void smp_cpu_grouped_matmul_dw(const smp_cpu *cpu, const smp_launch *l)
             }
         }
         if (l->n_operand > 4) {
-            expert_bias_grad(l, &g, e, range, factor);
+            expert_bias_grad(l, &g, e, range, factor / (float)l->task->dims[7]);
         }
     }
 }

@@ -146,9 +146,12 @@ void smp_cpu_softmax(const smp_cpu *cpu, const smp_launch *l)
     for (uint64_t i = 0; i < rows; i++) {
         uint64_t last = i % seq;
         uint64_t first = window > 0 && last + 1 > window ? last + 1 - window : 0;
+        uint64_t sample = i / (rows / cpu->rank->job->settings.micro_batch);
+        uint64_t begin = smp_begin_of(cpu, l, sample * seq + last);
         float max = l->n_operand > 2 ? sink_of_row(cpu, l, i, 2) : -INFINITY, sum = 0;
         float sink = max;
 
+        first = begin > first ? begin : first;
         smp_load(row, l->at[0], t, i * seq, seq);
         shape_row(cpu, l, i, row);
         for (uint64_t j = first; j <= last; j++) {

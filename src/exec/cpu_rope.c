@@ -175,7 +175,7 @@ static void rotate(const smp_cpu *cpu, const smp_launch *l, float sign)
         uint64_t token = i / n_head, first = token * width + i % n_head * d;
 
         smp_load(scratch, l->at[0], t, first, 2 * half);
-        turn(cpu, l, scratch, half, token % seq, sign);
+        turn(cpu, l, scratch, half, token % seq - smp_begin_of(cpu, l, token), sign);
         smp_store(l->at[0], t, first, scratch, 2 * half);
     }
     free(scratch);
@@ -228,14 +228,16 @@ void smp_cpu_latent(const smp_cpu *cpu, const smp_launch *l)
     float *kv = y + s.width, *shared = kv + s.kv_width;
 
     for (uint64_t i = 0; i < s.tokens; i++) {
+        uint64_t position = i % s.seq - smp_begin_of(cpu, l, i);
+
         smp_load(y, l->at[0], s.t, i * s.q_width, s.q_width);
         smp_load(kv, l->at[1], s.t, i * s.kv_width, s.kv_width);
         smp_load(shared, l->at[2], s.t, (i + 1) * s.row - s.rope, s.rope);
-        turn(cpu, l, shared, s.rope / 2, i % s.seq, 1.0f);
+        turn(cpu, l, shared, s.rope / 2, position, 1.0f);
         for (uint64_t h = 0; h < s.heads; h++) {
             const float *of = kv + h * (s.nope + s.v);
 
-            turn(cpu, l, y + h * s.d + s.nope, s.rope / 2, i % s.seq, 1.0f);
+            turn(cpu, l, y + h * s.d + s.nope, s.rope / 2, position, 1.0f);
             memcpy(y + k_at(&s, h), of, s.nope * sizeof *y);
             memcpy(y + k_at(&s, h) + s.nope, shared, s.rope * sizeof *y);
             memcpy(y + v_at(&s, h), of + s.nope, s.v * sizeof *y);
@@ -252,19 +254,21 @@ void smp_cpu_latent_grad(const smp_cpu *cpu, const smp_launch *l)
     float *dkv = dy + s.width, *shared = dkv + s.kv_width;
 
     for (uint64_t i = 0; i < s.tokens; i++) {
+        uint64_t position = i % s.seq - smp_begin_of(cpu, l, i);
+
         smp_load(dy, l->at[0], s.t, i * s.width, s.width);
         memset(shared, 0, s.rope * sizeof *shared);
         for (uint64_t h = 0; h < s.heads; h++) {
             float *of = dkv + h * (s.nope + s.v), *dk = dy + k_at(&s, h);
 
-            turn(cpu, l, dy + h * s.d + s.nope, s.rope / 2, i % s.seq, -1.0f);
+            turn(cpu, l, dy + h * s.d + s.nope, s.rope / 2, position, -1.0f);
             memcpy(of, dk, s.nope * sizeof *of);
             memcpy(of + s.nope, dy + v_at(&s, h), s.v * sizeof *of);
             for (uint64_t j = 0; j < s.rope; j++) {
                 shared[j] += dk[s.nope + j];
             }
         }
-        turn(cpu, l, shared, s.rope / 2, i % s.seq, -1.0f);
+        turn(cpu, l, shared, s.rope / 2, position, -1.0f);
         smp_store(l->at[1], s.t, i * s.q_width, dy, s.q_width);
         smp_store(l->at[2], s.t, i * s.kv_width, dkv, s.kv_width);
         smp_store(l->at[3], s.t, (i + 1) * s.row - s.rope, shared, s.rope);

@@ -116,6 +116,12 @@ void smp_cpu_scalars(const smp_cpu *cpu, const smp_launch *l)
     bool overflow = sums[SMP_SUM_OVERFLOW] > 0 || !isfinite(norm);
     bool skip = overflow || sums[SMP_SUM_ROWS] > 0;
 
+    if (rank->rows.evaluating) { /* nothing but the loss changes */
+        state[SMP_SCALAR_SKIP] = 1.0f;
+        state[SMP_SCALAR_LOSS] = sums[SMP_SUM_LOSS] / (float)rank->job->world;
+        return;
+    }
+
     if (hyper->clip > 0 && hyper->clip < norm + 1e-6) {
         clip = hyper->clip / (norm + 1e-6);
     }

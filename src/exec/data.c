@@ -1,205 +1,248 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading tokens from a mapped file; the sampler.
+ * A ring of batches that threads fill and the rank empties, in order.
  */
 #include "config.h"
 
 #include "exec/data.h"
+#include "exec/threads.h"
 
 #include "base/arena.h"
 #include "base/numeric.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-enum { HEADER_BYTES = 1024, HEADER_MAGIC = 20240520 };
+typedef struct slot {
+    smp_loaded loaded;
+    uint64_t batch;            /* that it holds, where `ready` */
+    bool ready;
+    smp_status status;
+    smp_errors *errors;
+} slot;
 
-struct smp_corpus {
-    char *path;
-    void *map;
-    size_t map_bytes;
-    const unsigned char *tokens;
-    uint64_t n_token, seq, vocab;
-    bool wide;                 /* two bytes a token, little endian */
+struct smp_loader {
+    const smp_samples *samples;
+    smp_loader_options options;
+    smp_sampler sampler;
+    uint64_t first;            /* place of this rank's first sample, over epochs */
+    slot *slots;
+    uint32_t n_slot, n_thread;
+    pthread_t *threads;
+    pthread_mutex_t lock;      /* of what follows and of the slots' `ready` */
+    pthread_cond_t changed;
+    bool has_lock, has_condition;
+    uint64_t issued;           /* batches that a thread has taken up */
+    uint64_t asked;            /* batches asked for; the last one is in use */
+    bool stop;
 };
 
-void smp_corpus_close(smp_corpus *corpus)
+/* ---- making a batch ---- */
+
+static uint64_t sample_at(const smp_loader *l, uint32_t rank, uint64_t batch, uint64_t row)
 {
-    if (corpus) {
-        if (corpus->map) {
-            (void)munmap(corpus->map, corpus->map_bytes);
-        }
-        free(corpus->path);
-        free(corpus);
-    }
+    return smp_sampler_at(&l->sampler, rank, l->first + batch * l->options.rows + row);
 }
 
-static smp_status map_file(smp_corpus *corpus, int file, smp_errors *errors)
+/* Shape and counted targets of the global batch. */
+static void measure(const smp_loader *l, uint64_t batch, smp_loaded *loaded)
 {
-    const smp_place place = { .file = corpus->path };
-    struct stat facts;
-    void *map;
+    const smp_loader_options *o = &l->options;
+    uint64_t longest = 1, targets = 0, step;
 
-    if (file < 0 || fstat(file, &facts) != 0) {
-        return smp_fail(errors, errno == ENOENT ? SMP_INPUT : SMP_SYSTEM, &place, "%s",
-                        strerror(errno));
+    loaded->plain = !l->samples->padded && !l->samples->documents;
+    loaded->seq = l->samples->seq;
+    loaded->targets_counted = (double)(o->rows * o->data_ranks * l->samples->seq);
+    if (loaded->plain) {
+        return;
     }
-    if (!S_ISREG(facts.st_mode) || facts.st_size == 0) {
-        return smp_fail(errors, SMP_INPUT, &place, "not a file with tokens or text");
-    }
-    map = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, file, 0);
-    if (map == MAP_FAILED) {
-        return smp_fail(errors, SMP_SYSTEM, &place, "%s", strerror(errno));
-    }
-    corpus->map = map;
-    corpus->map_bytes = (size_t)facts.st_size;
-    return SMP_OK;
-}
+    for (uint32_t rank = 0; rank < o->data_ranks; rank++) {
+        for (uint64_t row = 0; row < o->rows; row++) {
+            uint64_t sample = sample_at(l, rank, batch, row);
+            uint64_t length = smp_samples_length(l->samples, sample);
 
-static smp_status find_tokens(smp_corpus *corpus, smp_errors *errors)
-{
-    const smp_place place = { .file = corpus->path };
-    size_t length = strlen(corpus->path), bytes = corpus->map_bytes;
-    int32_t header[3];
-
-    corpus->tokens = corpus->map;
-    corpus->wide = length > 4 && strcmp(corpus->path + length - 4, ".bin") == 0;
-    corpus->n_token = corpus->wide ? bytes / 2 : bytes;
-    if (corpus->wide && bytes >= HEADER_BYTES) {
-        memcpy(header, corpus->map, sizeof header);
-        if (header[0] == HEADER_MAGIC) {
-            corpus->tokens += HEADER_BYTES;
-            corpus->n_token = (bytes - HEADER_BYTES) / 2;
-            if (header[1] != 1 || (uint64_t)header[2] != corpus->n_token) {
-                return smp_fail(errors, SMP_INPUT, &place,
-                                "header says version %d and %d tokens, the file holds %llu; "
-                                "must be version 1 and complete",
-                                header[1], header[2], (unsigned long long)corpus->n_token);
-            }
+            longest = length > longest ? length : longest;
+            targets += smp_samples_targets(l->samples, sample);
         }
     }
-    if (corpus->n_token <= corpus->seq) {
-        return smp_fail(errors, SMP_INPUT, &place,
-                        "%llu tokens; a sequence of %llu needs one more than that",
-                        (unsigned long long)corpus->n_token, (unsigned long long)corpus->seq);
+    loaded->targets_counted = targets > 0 ? (double)targets : 1;
+    if (o->pad == SMP_PAD_LONGEST || o->pad == SMP_PAD_BUCKET) {
+        step = smp_round_up(o->pad == SMP_PAD_BUCKET ? o->bucket : 1, o->multiple);
+        longest = smp_round_up(longest, step);
+        loaded->seq = longest < l->samples->seq ? longest : l->samples->seq;
     }
-    return SMP_OK;
 }
 
-smp_status smp_corpus_open(const char *path, uint64_t seq, uint64_t vocab, smp_errors *errors,
-                           smp_corpus **corpus_p)
+static void fill(const smp_loader *l, uint64_t batch, slot *s)
 {
-    smp_corpus *corpus = smp_heap_alloc(1, sizeof *corpus);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    smp_loaded *b = &s->loaded;
+
+    s->status = SMP_OK;
+    smp_errors_clear(s->errors);
+    measure(l, batch, b);
+    for (uint64_t row = 0; row < l->options.rows && s->status == SMP_OK; row++) {
+        uint64_t at = row * b->seq;
+
+        s->status = smp_samples_read(l->samples,
+                                     sample_at(l, l->options.data_rank, batch, row), b->seq,
+                                     l->options.vocab, s->errors, b->ids + at,
+                                     b->targets + at, b->begins + at);
+    }
+}
+
+/* ---- threads ---- */
+
+/* A slot is free again when the batch after the one it held is asked for. */
+static bool has_room(const smp_loader *l)
+{
+    uint64_t in_use = l->asked > 0 ? l->asked - 1 : 0;
+
+    return l->issued < in_use + l->n_slot;
+}
+
+static void *thread_main(void *argument)
+{
+    smp_loader *l = argument;
+
+    (void)pthread_mutex_lock(&l->lock);
+    while (!l->stop) {
+        if (has_room(l)) {
+            uint64_t batch = l->issued++;
+            slot *s = &l->slots[batch % l->n_slot];
+
+            s->ready = false;
+            (void)pthread_mutex_unlock(&l->lock);
+            fill(l, batch, s);
+            (void)pthread_mutex_lock(&l->lock);
+            s->batch = batch;
+            s->ready = true;
+            (void)pthread_cond_broadcast(&l->changed);
+        } else {
+            (void)pthread_cond_wait(&l->changed, &l->lock);
+        }
+    }
+    (void)pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+static smp_status start_threads(smp_loader *l, smp_errors *errors)
+{
+    int error = pthread_mutex_init(&l->lock, NULL);
+
+    l->has_lock = error == 0;
+    if (error == 0) {
+        error = pthread_cond_init(&l->changed, NULL);
+        l->has_condition = error == 0;
+    }
+    l->threads = smp_heap_alloc(l->options.threads + 1, sizeof *l->threads);
+    while (error == 0 && l->n_thread < l->options.threads) {
+        error = smp_thread_create(&l->threads[l->n_thread], thread_main, l);
+        l->n_thread += error == 0;
+    }
+    return error == 0 ? SMP_OK
+                      : smp_fail(errors, SMP_SYSTEM, NULL, "no thread to read data: %s",
+                                 strerror(error));
+}
+
+smp_status smp_loader_create(const smp_samples *samples, const smp_loader_options *options,
+                             smp_errors *errors, smp_loader **loader_p)
+{
+    smp_loader *l = smp_heap_alloc(1, sizeof *l);
+    const smp_loader_state *start = &options->start;
+    uint64_t tokens = smp_mul(options->rows, samples->seq);
     smp_status status;
 
-    corpus->path = smp_heap_alloc(strlen(path) + 1, 1);
-    memcpy(corpus->path, path, strlen(path) + 1);
-    corpus->seq = seq;
-    corpus->vocab = vocab;
-    status = map_file(corpus, file, errors);
-    if (file >= 0) {
-        (void)close(file);
+    l->samples = samples;
+    l->options = *options;
+    l->sampler = (smp_sampler){ .n = samples->n, .ranks = options->data_ranks,
+                                .seed = start->seed, .shuffle = start->shuffle,
+                                .drop_last = options->drop_last };
+    l->first = start->epoch * smp_sampler_per_epoch(&l->sampler) + start->position;
+    l->n_slot = options->threads + 1;
+    l->slots = smp_heap_alloc(l->n_slot, sizeof *l->slots);
+    for (uint32_t i = 0; i < l->n_slot; i++) {
+        l->slots[i].errors = smp_errors_create();
+        l->slots[i].loaded.ids = smp_heap_alloc(smp_mul(3, tokens), sizeof(int32_t));
+        l->slots[i].loaded.targets = l->slots[i].loaded.ids + tokens;
+        l->slots[i].loaded.begins = l->slots[i].loaded.targets + tokens;
     }
-    if (status == SMP_OK) {
-        status = find_tokens(corpus, errors);
-    }
+    status = start_threads(l, errors);
     if (status != SMP_OK) {
-        smp_corpus_close(corpus);
+        smp_loader_destroy(l);
         return status;
     }
-    *corpus_p = corpus;
+    *loader_p = l;
     return SMP_OK;
 }
 
-uint64_t smp_corpus_sequences(const smp_corpus *corpus)
+void smp_loader_destroy(smp_loader *l)
 {
-    return (corpus->n_token - 1) / corpus->seq;
-}
-
-static uint32_t token_at(const smp_corpus *corpus, uint64_t i)
-{
-    const unsigned char *t = corpus->tokens;
-
-    return corpus->wide ? (uint32_t)(t[2 * i] | t[2 * i + 1] << 8) : t[i];
-}
-
-smp_status smp_corpus_read(const smp_corpus *corpus, uint64_t sequence, int32_t *ids,
-                           int32_t *targets, smp_errors *errors)
-{
-    const smp_place place = { .file = corpus->path };
-    uint64_t first = sequence * corpus->seq;
-
-    for (uint64_t i = 0; i <= corpus->seq; i++) {
-        uint32_t token = token_at(corpus, first + i);
-
-        if (token >= corpus->vocab) {
-            return smp_fail(errors, SMP_INPUT, &place,
-                            "token %u at %llu: the model's vocabulary has %llu", token,
-                            (unsigned long long)(first + i),
-                            (unsigned long long)corpus->vocab);
-        }
-        if (i < corpus->seq) {
-            ids[i] = (int32_t)token;
-        }
-        if (i > 0) {
-            targets[i - 1] = (int32_t)token;
-        }
+    if (!l) {
+        return;
     }
+    if (l->has_condition) {
+        (void)pthread_mutex_lock(&l->lock);
+        l->stop = true;
+        (void)pthread_cond_broadcast(&l->changed);
+        (void)pthread_mutex_unlock(&l->lock);
+        for (uint32_t i = 0; i < l->n_thread; i++) {
+            (void)pthread_join(l->threads[i], NULL);
+        }
+        (void)pthread_cond_destroy(&l->changed);
+    }
+    if (l->has_lock) {
+        (void)pthread_mutex_destroy(&l->lock);
+    }
+    for (uint32_t i = 0; i < l->n_slot; i++) {
+        smp_errors_destroy(l->slots[i].errors);
+        free(l->slots[i].loaded.ids);
+    }
+    free(l->slots);
+    free(l->threads);
+    free(l);
+}
+
+/* ---- the rank ---- */
+
+static slot *await_batch(smp_loader *l)
+{
+    uint64_t batch;
+    slot *s;
+
+    (void)pthread_mutex_lock(&l->lock);
+    batch = l->asked++;
+    s = &l->slots[batch % l->n_slot];
+    (void)pthread_cond_broadcast(&l->changed);
+    while (!(s->ready && s->batch == batch)) {
+        (void)pthread_cond_wait(&l->changed, &l->lock);
+    }
+    (void)pthread_mutex_unlock(&l->lock);
+    return s;
+}
+
+smp_status smp_loader_next(smp_loader *l, smp_errors *errors, const smp_loaded **loaded_p)
+{
+    slot *s;
+
+    if (l->n_thread == 0) {
+        s = &l->slots[0];
+        fill(l, l->asked++, s);
+    } else {
+        s = await_batch(l);
+    }
+    if (s->status != SMP_OK) {
+        return smp_fail(errors, s->status, NULL, "%s", smp_errors_text(s->errors, 0));
+    }
+    *loaded_p = &s->loaded;
     return SMP_OK;
 }
 
-/* ---- sampler ---- */
-
-void smp_sampler_init(smp_sampler *s, uint64_t n, uint32_t rank, uint32_t ranks,
-                      uint64_t seed, bool shuffle, bool drop_last)
+smp_loader_state smp_loader_state_of(const smp_loader *l)
 {
-    *s = (smp_sampler){ .n = n, .rank = rank, .ranks = ranks, .shuffle = shuffle,
-                        .drop_last = drop_last && n >= ranks, .seed = seed };
-}
+    uint64_t each = smp_sampler_per_epoch(&l->sampler);
+    uint64_t at = l->first + l->asked * l->options.rows;
 
-void smp_sampler_fini(smp_sampler *s)
-{
-    free(s->order);
-    s->order = NULL;
-}
-
-uint64_t smp_sampler_per_epoch(const smp_sampler *s)
-{
-    return s->drop_last ? s->n / s->ranks : smp_ceil_div(s->n, s->ranks);
-}
-
-/* Fisher and Yates' shuffle; seed + epoch as torch's sampler has it. */
-static void make_order(smp_sampler *s, uint64_t epoch)
-{
-    s->order = smp_heap_grow(s->order, s->n, sizeof *s->order);
-    s->epoch = epoch;
-    for (uint64_t i = 0; i < s->n; i++) {
-        s->order[i] = i;
-    }
-    for (uint64_t i = s->n - 1; s->shuffle && i > 0; i--) {
-        uint32_t u[4];
-        uint64_t word, j, kept = s->order[i];
-
-        smp_random4(s->seed + epoch, 0x73616d706c657264u, i, u);
-        word = (uint64_t)u[0] << 32 | u[1];
-        j = word % (i + 1); /* off by less than i / 2^64 from uniform */
-        s->order[i] = s->order[j];
-        s->order[j] = kept;
-    }
-}
-
-uint64_t smp_sampler_at(smp_sampler *s, uint64_t at)
-{
-    uint64_t each = smp_sampler_per_epoch(s), epoch = at / each;
-
-    if (!s->order || s->epoch != epoch) {
-        make_order(s, epoch);
-    }
-    return s->order[(at % each * s->ranks + s->rank) % s->n];
+    return (smp_loader_state){ .epoch = at / each, .position = at % each,
+                               .seed = l->sampler.seed, .shuffle = l->sampler.shuffle };
 }

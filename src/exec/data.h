@@ -1,41 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Training data: a file of tokens, and who reads which part of it.
+ * Batches of a rank: what it reads at each step, made ahead of time by threads.
  *
- * A file that ends in .bin holds uint16 tokens, with llm.c's header of 1024 bytes (magic
- * 20240520) or bare as nanoGPT writes it; any other file is text, a byte a token.  Sequence i
- * is tokens i * seq .. i * seq + seq, its targets one further.
+ * Every rank of a tensor group reads the same; ranks need not talk to each other to know the
+ * shape of the global batch and how many targets count in it, since lengths are known before
+ * tokens are read.
  */
 #ifndef SMP_EXEC_DATA_H
 #define SMP_EXEC_DATA_H
 
-#include "smp.h"
+#include "data/sampler.h"
+#include "data/samples.h"
 
-typedef struct smp_corpus smp_corpus;
+typedef enum smp_pad {
+    SMP_PAD_NONE,        /* samples are packed: all rows are full */
+    SMP_PAD_MAX_LENGTH,  /* every row has seq tokens */
+    SMP_PAD_LONGEST,     /* as many as the longest sample of the global batch */
+    SMP_PAD_BUCKET       /* the same, rounded up to a multiple of `bucket` */
+} smp_pad;
 
-/* Tokens must be below `vocab`: checked where they are read. */
-SMP_CHECK smp_status smp_corpus_open(const char *path, uint64_t seq, uint64_t vocab,
-                                     smp_errors *errors, smp_corpus **corpus_p);
-void smp_corpus_close(smp_corpus *corpus);
-uint64_t smp_corpus_sequences(const smp_corpus *corpus);
-SMP_CHECK smp_status smp_corpus_read(const smp_corpus *corpus, uint64_t sequence, int32_t *ids,
-                                     int32_t *targets, smp_errors *errors);
-
-/* The order of an epoch, dealt out as torch's DistributedSampler does: rank r of R takes
- * places r, r + R, ...; without drop_last the order starts over to fill the last round. */
-typedef struct smp_sampler {
-    uint64_t n;                /* sequences */
-    uint32_t rank, ranks;
-    bool shuffle, drop_last;
+/* Where a rank is in the data; with the same file and options the batches that follow are the
+ * same.  `seed` and `shuffle` tell the order, epoch and position the place in it. */
+typedef struct smp_loader_state {
+    uint64_t epoch, position;  /* position: samples of this rank taken in the epoch */
     uint64_t seed;
-    uint64_t epoch;            /* of `order`; order NULL: none yet */
-    uint64_t *order;
-} smp_sampler;
-void smp_sampler_init(smp_sampler *sampler, uint64_t n, uint32_t rank, uint32_t ranks,
-                      uint64_t seed, bool shuffle, bool drop_last);
-void smp_sampler_fini(smp_sampler *sampler);
-uint64_t smp_sampler_per_epoch(const smp_sampler *sampler); /* of one rank */
-/* The sequence at this rank's place `at`, counted over epochs. */
-uint64_t smp_sampler_at(smp_sampler *sampler, uint64_t at);
+    bool shuffle;
+} smp_loader_state;
+
+typedef struct smp_loader_options {
+    uint64_t rows;             /* of a rank and step */
+    uint32_t data_rank, data_ranks;
+    uint64_t vocab;
+    bool drop_last;
+    smp_pad pad;
+    uint64_t bucket;           /* SMP_PAD_BUCKET */
+    uint64_t multiple;         /* shapes shorter than seq are rounded up to it, at least 1 */
+    uint32_t threads;          /* that read ahead; 0: batches are made when asked for */
+    smp_loader_state start;
+} smp_loader_options;
+
+/* Of one rank and step; [rows, seq] each. */
+typedef struct smp_loaded {
+    uint64_t seq;              /* the shape: at most that of the samples */
+    int32_t *ids, *targets, *begins;
+    bool plain;                /* every row is one document and all targets count */
+    double targets_counted;    /* in the global batch */
+} smp_loaded;
+
+typedef struct smp_loader smp_loader;
+/* `samples` must outlive the loader. */
+SMP_CHECK smp_status smp_loader_create(const smp_samples *samples,
+                                       const smp_loader_options *options, smp_errors *errors,
+                                       smp_loader **loader_p);
+void smp_loader_destroy(smp_loader *loader); /* NULL is fine; waits for its threads */
+/* The next batch; it is valid until the next call. */
+SMP_CHECK smp_status smp_loader_next(smp_loader *loader, smp_errors *errors,
+                                     const smp_loaded **loaded_p);
+/* Where the batch after those that were asked for begins. */
+smp_loader_state smp_loader_state_of(const smp_loader *loader);
 
 #endif

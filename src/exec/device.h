@@ -12,6 +12,8 @@
 #ifndef SMP_EXEC_DEVICE_H
 #define SMP_EXEC_DEVICE_H
 
+#include "exec/init_rules.h"
+
 #include "step/program.h"
 
 enum { SMP_MAX_OPERANDS = 8 };
@@ -35,11 +37,23 @@ void smp_hyper_init(smp_hyper *hyper);
 /* Learning rate of the step after `done` steps. */
 double smp_hyper_lr(const smp_hyper *hyper, uint64_t done);
 
+/* What kernels know of the rows of a step beside ids and targets. */
+typedef struct smp_rows {
+    /* [micro_batches * micro_batch, seq]: the place in its row where a token's document begins,
+     * not falling along the row.  A token attends to its document only, and its position
+     * counts from there; padding is documents of one token.  NULL: each row is one document. */
+    const int32_t *begins;
+    double targets;            /* that count in the global batch; 0: all */
+    bool evaluating;           /* nothing is dropped, and the update is left out */
+} smp_rows;
+
 /* What a task does not carry because all tasks of the rank share it. */
 typedef struct smp_rank {
     const smp_job *job;        /* resolved */
     const smp_program *program;
     smp_hyper hyper;
+    const smp_init_rules *init_rules; /* NULL: the family's values */
+    smp_rows rows;             /* of the step that runs */
     uint32_t rank, tensor, tensor_rank, data_rank, data_ranks;
     uint32_t expert, expert_rank; /* ranks that split the experts, and which this one is */
     uint32_t copies;           /* ranks that hold the same gradient after its reduction,
@@ -92,6 +106,8 @@ typedef struct smp_device_ops {
     smp_status (*sync)(smp_device *device, smp_errors *errors);
     /* optional: NULL means that every operation and dtype runs */
     bool (*supports)(const smp_device *device, const smp_task *task);
+    /* FLOP/s of a large product, measured now; NULL: unknown */
+    double (*peak)(smp_device *device);
 } smp_device_ops;
 
 extern const smp_device_ops smp_device_cpu;

@@ -373,4 +373,5 @@ const smp_device_ops smp_device_cpu = {
     .wait = cpu_wait,
     .sync = cpu_sync,
     .supports = cpu_supports,
+    .peak = smp_cpu_peak,
 };

@@ -5,7 +5,7 @@
  * Weights are normal(0, initializer_range), biases 0, norms such that they multiply by 1, rows
  * of a padded vocabulary 0.
  * In gpt2 the projections into the residual are scaled by 1 / sqrt(2 n_layer), as
- * transformers' GPT2PreTrainedModel does.
+ * transformers' GPT2PreTrainedModel does.  Rules of the user come first (init_rules.h).
  */
 #include "config.h"
 
@@ -136,11 +136,35 @@ static uint64_t run_of(const smp_rank *rank, const smp_unit *unit, uint64_t at)
     return all[p->param].n_dim > 1 ? shape[1] - in % shape[1] : shape[0] - in % shape[0];
 }
 
+/* Values of a rule; uniform ones are made from one word each. */
+static void follow_rule(const smp_init_rule *rule, uint64_t seed, uint64_t high, uint64_t index,
+                        uint64_t n, float *out)
+{
+    if (rule->kind == SMP_INIT_NORMAL) {
+        normals(seed, high, index, n, rule->b, out);
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = index + i;
+        uint32_t u[4];
+
+        if (rule->kind == SMP_INIT_NORMAL) {
+            out[i] = (float)(rule->a + (double)out[i]);
+        } else if (rule->kind == SMP_INIT_UNIFORM) {
+            smp_random4(seed, high, at >> 2, u);
+            out[i] = (float)(rule->a + (rule->b - rule->a) * ((double)u[at & 3] * 0x1p-32));
+        } else {
+            out[i] = (float)rule->a;
+        }
+    }
+}
+
 void smp_init_values(const smp_rank *rank, const smp_unit *unit, uint32_t layer, uint64_t at,
                      uint64_t n, float *out)
 {
     const smp_model *model = rank->job->model;
     uint64_t high0 = (uint64_t)(unit->block ? layer + 1 : 0) << 16;
+    const smp_param *last = NULL;
+    const smp_init_rule *rule = NULL;
 
     for (uint64_t i = 0; i < n;) {
         const smp_param *param;
@@ -148,7 +172,14 @@ void smp_init_values(const smp_rank *rank, const smp_unit *unit, uint32_t layer,
         uint64_t run = run_of(rank, unit, at + i);
 
         run = run < n - i ? run : n - i;
-        if (param->n_dim > 1 && index != UINT64_MAX) {
+        if (param != last) {
+            rule = smp_init_rule_of(rank->init_rules, param, layer);
+            last = param;
+        }
+        if (rule && index != UINT64_MAX) {
+            follow_rule(rule, rank->job->settings.random_seed, high0 + (uint64_t)param->role,
+                        index, run, out + i);
+        } else if (param->n_dim > 1 && index != UINT64_MAX) {
             normals(rank->job->settings.random_seed, high0 + (uint64_t)param->role, index, run,
                     range_of(model, param->role), out + i);
         } else {
@@ -159,5 +190,15 @@ void smp_init_values(const smp_rank *rank, const smp_unit *unit, uint32_t layer,
             }
         }
         i += run;
+    }
+}
+
+void smp_init_describe(const smp_rank *rank, const smp_param *param, FILE *stream)
+{
+    if (param->n_dim > 1) {
+        (void)fprintf(stream, "normal(0, %g)", range_of(rank->job->model, param->role));
+    } else {
+        (void)fprintf(stream, "%g",
+                      is_norm(param->role) ? 1 - rank->job->model->norm_offset : 0.0);
     }
 }

@@ -143,7 +143,7 @@ static smp_status join_comms(smp_runner *r, smp_errors *errors)
 }
 
 /* Numbers of tasks over the whole step, and which of them are waited for. */
-static void index_tasks(smp_runner *r)
+void smp_runner_index(smp_runner *r)
 {
     const smp_program *p = r->rank.program;
 
@@ -195,7 +195,7 @@ smp_status smp_runner_create(const smp_job *job, const smp_mesh *mesh, uint32_t 
         smp_runner_destroy(r);
         return status;
     }
-    index_tasks(r);
+    smp_runner_index(r);
     *runner_p = r;
     return SMP_OK;
 }
@@ -214,6 +214,7 @@ void smp_runner_destroy(smp_runner *r)
     if (r->everyone.channel) {
         r->everyone.ops->leave(r->everyone.channel);
     }
+    free(r->shapes);
     smp_arena_destroy(r->arena);
 }
 
@@ -370,7 +371,7 @@ smp_status smp_runner_step(smp_runner *r, const int32_t *ids, const int32_t *tar
     for (uint32_t i = 0; i < r->rank.program->n_instance; i++) {
         run_instance(r, i);
     }
-    r->step++;
+    r->step += !r->rank.rows.evaluating;
     return r->ops->sync(r->device, errors);
 }
 

@@ -28,6 +28,18 @@ typedef struct smp_bound_channel {
     smp_channel *channel;
 } smp_bound_channel;
 
+/* A program of the rank for rows of `seq` tokens, with what the runner keeps of its tasks. */
+typedef struct smp_shape {
+    uint64_t seq;
+    const smp_job *job;
+    const smp_program *program;
+    uint64_t *record0;
+    uint64_t n_record;
+    smp_event *events;
+    smp_span *spans;
+    bool *awaited;
+} smp_shape;
+
 typedef struct smp_runner {
     smp_arena *arena;
     smp_rank rank;
@@ -44,6 +56,10 @@ typedef struct smp_runner {
     smp_span *spans;              /* NULL unless measured */
     bool *awaited;                /* of a task of the program */
     uint64_t step;
+    smp_shape *shapes;            /* heap; the first is the plan's; none until there are two */
+    uint32_t n_shape, shape_capacity;
+    uint32_t compiles;            /* programs lowered for shapes other than the plan's */
+    double compile_seconds;       /* that they took */
 } smp_runner;
 
 /* `job` is resolved; job and mesh outlive the runner. */
@@ -54,7 +70,13 @@ void smp_runner_destroy(smp_runner *runner);
 /* Fills the master parameters by smp_init_values, zeroes everything else, and brings the
  * parameters to where a step expects them. */
 SMP_CHECK smp_status smp_runner_init(smp_runner *runner, smp_errors *errors);
-/* One optimizer step.  ids and targets: int32, micro_batches x micro_batch x seq. */
+/* Steps from here on have rows of `seq` tokens, at most the plan's; see shapes.c.  Places in
+ * the arena stay.  `seq` must suit the settings: a multiple of the tensor degree times
+ * loss_chunks. */
+SMP_CHECK smp_status smp_runner_shape(smp_runner *runner, uint64_t seq, smp_errors *errors);
+void smp_runner_index(smp_runner *runner); /* of a program that was lowered: for shapes.c */
+/* One optimizer step, or, when runner->rank.rows.evaluating, its loss only: nothing else that
+ * a later step reads changes.  ids and targets: int32, micro_batches x micro_batch x seq. */
 SMP_CHECK smp_status smp_runner_step(smp_runner *runner, const int32_t *ids,
                                      const int32_t *targets, smp_errors *errors);
 /* The device's scalars after the last step. */
@@ -76,6 +98,11 @@ typedef struct smp_owned {
 void smp_runner_owned(smp_runner *runner, void (*visit)(void *context, const smp_owned *owned),
                       void *context);
 
+/* Whether smp_runner_init gave every parameter of the rank a value: each block and the root
+ * was visited, and every element that it owns is a finite number. */
+SMP_CHECK smp_status smp_runner_check_init(smp_runner *runner, smp_errors *errors,
+                                           uint64_t *elems_p);
+
 /* ---- initial values (init.c) ---- */
 
 /* Place of element `at` of the unit's flat vector on a tensor rank in the whole parameter, row
@@ -86,5 +113,9 @@ uint64_t smp_global_element(const smp_rank *rank, const smp_unit *unit, uint64_t
  * and place in the whole parameter only. */
 void smp_init_values(const smp_rank *rank, const smp_unit *unit, uint32_t layer, uint64_t at,
                      uint64_t n, float *out);
+/* Without rules: "normal(0, 0.02)", "1", "0". */
+void smp_init_describe(const smp_rank *rank, const smp_param *param, FILE *stream);
+/* A line for each tensor of the model: name, shape, values. */
+void smp_init_list(const smp_rank *rank, FILE *stream);
 
 #endif

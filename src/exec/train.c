@@ -4,11 +4,11 @@
  */
 #include "config.h"
 
-#include "exec/data.h"
 #include "exec/exec.h"
 #include "exec/threads.h"
 
 #include "base/text.h"
+#include "step/lower.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,15 +16,22 @@
 #include <time.h>
 #include <unistd.h>
 
+/* A file cut into samples. */
+typedef struct corpus {
+    smp_tokens *tokens;
+    smp_samples samples;
+} corpus;
+
 typedef struct training {
     const smp_job *job;
     const smp_exec_options *options;
     smp_mesh *mesh;
-    const smp_corpus *corpus;
+    corpus data, validation;
+    smp_init_rules init_rules;
     const smp_comm_ops *comm;
     smp_world *world;
     uint32_t first, count;     /* ranks of this process */
-    smp_file *metrics;
+    smp_log *log;              /* rank 0's, else NULL */
     smp_exec_result *result;
     uint32_t threads;
 } training;
@@ -35,8 +42,8 @@ typedef struct worker {
     pthread_t thread;
     bool started;
     smp_runner *runner;
-    smp_sampler sampler;
-    int32_t *ids, *targets;
+    smp_loader *loader;
+    smp_validation *validation;
     smp_errors *errors;
     smp_status status;
     bool followed;             /* it stopped because another rank failed */
@@ -45,7 +52,9 @@ typedef struct worker {
 void smp_exec_options_init(smp_exec_options *options)
 {
     *options = (smp_exec_options){ .steps = 1, .shuffle = true, .drop_last = true,
-                                   .timeout_s = 600 };
+                                   .separator = SMP_NO_SEPARATOR, .documents = true,
+                                   .bucket = 1, .loader_threads = 1,
+                                   .validation_batches = 16, .timeout_s = 600 };
     smp_hyper_init(&options->hyper);
 }
 
@@ -57,85 +66,185 @@ static double seconds_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- what is said of a step ---- */
+/* ---- a step ---- */
 
-static void log_step(const training *t, uint64_t step, const smp_exec_step *s)
-{
-    double tokens = (double)(t->job->batch.global_batch * t->job->batch.seq_len);
-    FILE *log = t->options->log;
-
-    if (log) {
-        (void)fprintf(log, "step %llu  loss %.6f  norm %.4f  lr %.3e  %.0f tokens/s%s\n",
-                      (unsigned long long)(step + 1), s->loss, s->norm, s->lr,
-                      tokens / s->seconds, s->skipped ? "  overflow, skipped" : "");
-        (void)fflush(log);
-    }
-    if (t->metrics) {
-        (void)fprintf(smp_file_stream(t->metrics),
-                      "{\"step\": %llu, \"loss\": %.9g, \"gradient_norm\": %.9g, \"lr\": %.9g, "
-                      "\"loss_scale\": %.9g, \"skipped\": %s, \"seconds\": %.6f}\n",
-                      (unsigned long long)(step + 1), s->loss, s->norm, s->lr, s->loss_scale,
-                      s->skipped ? "true" : "false", s->seconds);
-    }
-}
-
-/* ---- a rank ---- */
-
-static smp_status read_batch(worker *w, uint64_t step)
-{
-    const smp_job *job = w->training->job;
-    uint64_t each = job->micro_batches * job->settings.micro_batch, seq = job->batch.seq_len;
-    smp_status status = SMP_OK;
-
-    for (uint64_t i = 0; i < each && status == SMP_OK; i++) {
-        status = smp_corpus_read(w->training->corpus,
-                                 smp_sampler_at(&w->sampler, step * each + i),
-                                 w->ids + i * seq, w->targets + i * seq, w->errors);
-    }
-    return status;
-}
-
-static smp_status take_step(worker *w, smp_runner *runner, uint64_t step)
+/* Programs of new shapes are expected at the start; when they keep coming, buckets are too
+ * many. */
+static void note_compiles(worker *w, uint32_t before, uint64_t step)
 {
     training *t = w->training;
-    float state[SMP_SCALARS];
-    double start = seconds_now();
-    smp_status status = read_batch(w, step);
+    const smp_runner *r = w->runner;
+    uint32_t n = r->compiles;
+
+    t->result->compiles = n;
+    t->result->compile_seconds = r->compile_seconds;
+    if (n == before) {
+        return;
+    }
+    if (t->options->verbose) {
+        smp_log_line(t->log, "step %llu  program for rows of %llu tokens, %u so far, %.3f s",
+                     (unsigned long long)(step + 1),
+                     (unsigned long long)r->rank.job->batch.seq_len, n, r->compile_seconds);
+    }
+    if (n >= 8 && (n & (n - 1)) == 0) {
+        smp_log_line(t->log,
+                     "warning: %u programs compiled in %llu steps (%.3f s), one for each length "
+                     "of rows; --pad bucket:N with a larger N has fewer",
+                     n, (unsigned long long)(step + 1), r->compile_seconds);
+    }
+}
+
+static smp_status note_step(worker *w, uint64_t step, const smp_loaded *loaded,
+                            const float *state, double seconds)
+{
+    training *t = w->training;
+    const smp_runner *r = w->runner;
+    double peak = t->result->peak_flops_per_s;
     smp_exec_step *s = &t->result->steps[step];
 
+    *s = (smp_exec_step){ .loss = (double)state[SMP_SCALAR_LOSS],
+                          .norm = (double)state[SMP_SCALAR_NORM],
+                          .lr = (double)state[SMP_SCALAR_LR],
+                          .loss_scale = (double)state[SMP_SCALAR_LOSS_SCALE],
+                          .skipped = state[SMP_SCALAR_SKIP] > 0,
+                          .seconds = seconds, .seq = loaded->seq,
+                          .targets = loaded->targets_counted };
+    s->mfu = peak > 0 ? smp_model_flops(r->rank.job) / (seconds * peak) : 0;
+    t->result->n_step = step + 1;
+    return smp_log_step(t->log, step, s, r->rank.program->arena_bytes, w->errors);
+}
+
+static smp_status take_step(worker *w, uint64_t step)
+{
+    training *t = w->training;
+    smp_runner *r = w->runner;
+    const smp_loaded *loaded = NULL;
+    float state[SMP_SCALARS];
+    double start = seconds_now();
+    uint32_t compiles = r->compiles;
+    smp_status status = smp_loader_next(w->loader, w->errors, &loaded);
+
     if (status == SMP_OK) {
-        status = smp_runner_step(runner, w->ids, w->targets, w->errors);
+        status = smp_exec_batch(r, loaded, false, w->errors);
     }
     if (status == SMP_OK) {
-        status = smp_runner_scalars(runner, state, w->errors);
+        status = smp_runner_scalars(r, state, w->errors);
+    }
+    if (status == SMP_OK && w->rank == 0) {
+        status = note_step(w, step, loaded, state, seconds_now() - start);
+        note_compiles(w, compiles, step);
     }
     if (status != SMP_OK) {
         return status;
-    }
-    if (w->rank == 0) {
-        *s = (smp_exec_step){ .loss = (double)state[SMP_SCALAR_LOSS],
-                              .norm = (double)state[SMP_SCALAR_NORM],
-                              .lr = (double)state[SMP_SCALAR_LR],
-                              .loss_scale = (double)state[SMP_SCALAR_LOSS_SCALE],
-                              .skipped = state[SMP_SCALAR_SKIP] > 0,
-                              .seconds = seconds_now() - start };
-        log_step(t, step, s);
     }
     if (!isfinite(state[SMP_SCALAR_LOSS])) { /* the same on every rank */
         return smp_fail(w->errors, SMP_SYSTEM, NULL, "step %llu: the loss is %g, not a number",
                         (unsigned long long)(step + 1), (double)state[SMP_SCALAR_LOSS]);
     }
     if (t->options->after_step) {
-        t->options->after_step(t->options->context, runner, step);
+        t->options->after_step(t->options->context, r, step);
     }
     return SMP_OK;
+}
+
+static smp_status validate(worker *w, uint64_t step)
+{
+    training *t = w->training;
+    uint64_t every = t->options->validate_every, done = step + 1;
+    double start = seconds_now(), loss = 0;
+    smp_status status;
+
+    if (!w->validation || (done < t->options->steps && (every == 0 || done % every != 0))) {
+        return SMP_OK;
+    }
+    status = smp_validation_run(w->validation, w->runner, w->errors, &loss);
+    if (status == SMP_OK && w->rank == 0) {
+        t->result->validation_loss = loss;
+        status = smp_log_validation(t->log, done, loss, seconds_now() - start, w->errors);
+    }
+    return status;
+}
+
+/* All ranks stop after the same step: when any of them was asked to. */
+static smp_status asked_to_stop(worker *w, bool *stop_p)
+{
+    const training *t = w->training;
+    float asked;
+    smp_status status;
+
+    if (!t->options->stop) {
+        return SMP_OK;
+    }
+    asked = *t->options->stop ? 1.0f : 0.0f;
+    status = w->runner->everyone.ops->all_reduce(w->runner->everyone.channel, &asked, 1,
+                                                 SMP_F32, 1.0f, w->errors);
+    *stop_p = asked > 0;
+    return status;
+}
+
+/* ---- a rank ---- */
+
+/* With rank and host: who is where. */
+static void describe_rank(const training *t, uint32_t rank, FILE *stream)
+{
+    static const char *const names[SMP_AXES] = { "tensor", "context", "shard", "expert",
+                                                 "replica" };
+    uint32_t each = smp_cluster_gpus_per_node(t->job->cluster);
+    smp_coords coords;
+
+    smp_mesh_coords(t->mesh, rank, &coords);
+    (void)fprintf(stream, "rank %u of %u  local rank %u ", rank, t->job->world, rank % each);
+    for (int i = 0; i < SMP_AXES; i++) {
+        (void)fprintf(stream, " %s %u", names[i], coords.axis[i]);
+    }
+    (void)fprintf(stream, "  device %s, %u thread%s\n", smp_device_cpu.name, t->threads,
+                  t->threads > 1 ? "s" : "");
+}
+
+static void describe(const training *t)
+{
+    if (t->options->verbose && t->options->log) {
+        for (uint32_t i = 0; i < t->count; i++) {
+            describe_rank(t, t->first + i, t->options->log);
+        }
+        if (t->job->settings.fsdp_cache_flush_warnings && t->first == 0) {
+            (void)fprintf(t->options->log, "fsdp_cache_flush_warnings has no effect: one arena "
+                                           "of a fixed size, nothing to flush\n");
+        }
+    }
+}
+
+/* The validation file is read by the same rules. */
+static smp_status make_loaders(worker *w)
+{
+    training *t = w->training;
+    const smp_job *job = t->job;
+    const smp_exec_options *o = t->options;
+    const smp_settings *s = &job->settings;
+    smp_loader_options options = { .rows = job->micro_batches * s->micro_batch,
+                                   .data_rank = w->runner->rank.data_rank,
+                                   .data_ranks = job->data_ranks,
+                                   .vocab = job->model->vocab,
+                                   .drop_last = o->drop_last,
+                                   .pad = o->pad,
+                                   .bucket = o->bucket,
+                                   .multiple = (uint64_t)s->tensor_parallel_degree
+                                               * s->loss_chunks,
+                                   .threads = o->loader_threads,
+                                   .start = { o->start.epoch, o->start.position,
+                                              s->random_seed, o->shuffle } };
+    smp_status status = smp_loader_create(&t->data.samples, &options, w->errors, &w->loader);
+
+    if (status == SMP_OK && t->validation.tokens) {
+        status = smp_validation_create(&t->validation.samples, &options, o->validation_batches,
+                                       w->errors, &w->validation);
+    }
+    return status;
 }
 
 static smp_status make_runner(worker *w)
 {
     training *t = w->training;
-    const smp_job *job = t->job;
-    uint64_t elems = job->micro_batches * job->settings.micro_batch * job->batch.seq_len;
     smp_runner_options options = { .device = &smp_device_cpu,
                                    .device_options = { t->options->async, t->threads },
                                    .comm = t->comm,
@@ -143,18 +252,54 @@ static smp_status make_runner(worker *w)
                                    .device_memory_bytes = t->options->device_memory_bytes,
                                    .measure = t->options->trace || t->options->measure,
                                    .hyper = t->options->hyper };
-    smp_status status = smp_runner_create(job, t->mesh, w->rank, &options, w->errors,
+    smp_status status = smp_runner_create(t->job, t->mesh, w->rank, &options, w->errors,
                                           &w->runner);
 
-    if (status != SMP_OK) {
+    if (status == SMP_OK) {
+        w->runner->rank.init_rules = &t->init_rules;
+        status = make_loaders(w);
+    }
+    return status;
+}
+
+/* Of all ranks at once, as they will run. */
+static smp_status measure_peak(worker *w)
+{
+    smp_runner *r = w->runner;
+    float peak;
+    smp_status status;
+
+    if (!w->training->options->measure_peak || !r->ops->peak) {
+        return SMP_OK;
+    }
+    status = r->everyone.ops->barrier(r->everyone.channel, w->errors);
+    if (status == SMP_OK) {
+        peak = (float)r->ops->peak(r->device);
+        status = r->everyone.ops->all_reduce(r->everyone.channel, &peak, 1, SMP_F32, 1.0f,
+                                             w->errors);
+    }
+    if (status == SMP_OK && w->rank == 0) {
+        w->training->result->peak_flops_per_s = (double)peak;
+    }
+    return status;
+}
+
+static smp_status init(worker *w)
+{
+    training *t = w->training;
+    smp_status status = smp_runner_init(w->runner, w->errors);
+    uint64_t elems = 0;
+
+    if (status != SMP_OK || !t->options->verbose) {
         return status;
     }
-    smp_sampler_init(&w->sampler, smp_corpus_sequences(t->corpus),
-                     w->runner->rank.data_rank, job->data_ranks,
-                     job->settings.random_seed, t->options->shuffle, t->options->drop_last);
-    w->ids = smp_heap_alloc(elems, sizeof *w->ids);
-    w->targets = smp_heap_alloc(elems, sizeof *w->targets);
-    return SMP_OK;
+    status = smp_runner_check_init(w->runner, w->errors, &elems);
+    if (status == SMP_OK && w->rank == 0 && t->options->log) {
+        smp_init_list(&w->runner->rank, t->options->log);
+        smp_log_line(t->log, "init  all %llu elements of rank 0 have values",
+                     (unsigned long long)elems);
+    }
+    return status;
 }
 
 static void fail_world(const training *t, uint32_t rank)
@@ -166,25 +311,41 @@ static void fail_world(const training *t, uint32_t rank)
 
 /* All ranks are made before any of them starts, so that a plan that does not fit is refused
  * by every rank before the first step. */
+static smp_status start(worker *w)
+{
+    smp_status status = make_runner(w);
+    smp_runner *runner = w->runner;
+
+    if (status == SMP_OK) {
+        status = runner->everyone.ops->barrier(runner->everyone.channel, w->errors);
+    }
+    if (status == SMP_OK) {
+        status = init(w);
+    }
+    return status == SMP_OK ? measure_peak(w) : status;
+}
+
 static void *rank_main(void *argument)
 {
     worker *w = argument;
     training *t = w->training;
-    smp_runner *runner;
+    bool stop = false;
 
-    w->status = make_runner(w);
-    runner = w->runner;
-    if (w->status == SMP_OK) {
-        w->status = runner->everyone.ops->barrier(runner->everyone.channel, w->errors);
-    }
-    if (w->status == SMP_OK) {
-        w->status = smp_runner_init(runner, w->errors);
-    }
-    for (uint64_t step = 0; step < t->options->steps && w->status == SMP_OK; step++) {
-        w->status = take_step(w, runner, step);
+    w->status = start(w);
+    for (uint64_t step = 0; step < t->options->steps && w->status == SMP_OK && !stop; step++) {
+        w->status = take_step(w, step);
+        if (w->status == SMP_OK) {
+            w->status = asked_to_stop(w, &stop);
+        }
+        if (w->status == SMP_OK && !stop) {
+            w->status = validate(w, step);
+        }
     }
     if (w->status != SMP_OK) {
         fail_world(t, w->rank);
+    } else if (w->rank == 0) {
+        t->result->stopped = stop;
+        t->result->end = smp_loader_state_of(w->loader);
     }
     return NULL;
 }
@@ -248,11 +409,10 @@ static smp_status collect(training *t, worker *workers, smp_errors *errors)
 static void free_workers(training *t, worker *workers)
 {
     for (uint32_t i = 0; i < t->count; i++) {
+        smp_loader_destroy(workers[i].loader);
+        smp_validation_destroy(workers[i].validation);
         smp_runner_destroy(workers[i].runner);
-        smp_sampler_fini(&workers[i].sampler);
         smp_errors_destroy(workers[i].errors);
-        free(workers[i].ids);
-        free(workers[i].targets);
     }
     free(workers);
 }
@@ -293,12 +453,42 @@ static smp_status train(training *t, smp_errors *errors)
     return status;
 }
 
-static smp_status open_metrics(training *t, smp_errors *errors)
+/* ---- what ranks share ---- */
+
+static smp_status open_corpus(const training *t, const char *path, smp_errors *errors,
+                              corpus *c)
 {
-    if (!t->options->metrics || t->first > 0) {
-        return SMP_OK;
+    const smp_exec_options *o = t->options;
+    smp_status status = smp_tokens_open(path, o->separator, errors, &c->tokens);
+
+    if (status == SMP_OK) {
+        status = smp_samples_init(c->tokens, t->job->batch.seq_len, o->pad != SMP_PAD_NONE,
+                                  o->documents, errors, &c->samples);
     }
-    return smp_file_create(t->options->metrics, errors, &t->metrics);
+    return status;
+}
+
+static smp_status open_inputs(training *t, smp_errors *errors)
+{
+    const smp_exec_options *o = t->options;
+    smp_status status = open_corpus(t, o->data, errors, &t->data);
+
+    if (status == SMP_OK && o->validation) {
+        status = open_corpus(t, o->validation, errors, &t->validation);
+    }
+    if (status == SMP_OK && o->init_rules) {
+        status = smp_init_rules_read(o->init_rules, t->job->model, errors, &t->init_rules);
+    }
+    return status;
+}
+
+static void close_inputs(training *t)
+{
+    smp_samples_fini(&t->data.samples);
+    smp_tokens_close(t->data.tokens);
+    smp_samples_fini(&t->validation.samples);
+    smp_tokens_close(t->validation.tokens);
+    smp_init_rules_free(&t->init_rules);
 }
 
 static uint32_t threads_of(const smp_exec_options *options, uint32_t world)
@@ -333,40 +523,50 @@ static smp_status open_world(training *t, smp_errors *errors)
     return smp_threads_create(ranks, t->options->timeout_s, errors, &t->world);
 }
 
+static smp_status run_all(training *t, smp_errors *errors)
+{
+    smp_status status = open_inputs(t, errors);
+
+    if (status == SMP_OK) {
+        status = smp_mesh_create(t->job, errors, &t->mesh);
+    }
+    if (status == SMP_OK) {
+        status = open_world(t, errors);
+    }
+    if (status == SMP_OK && t->first == 0) {
+        status = smp_log_create(t->options, errors, &t->log);
+    }
+    if (status == SMP_OK) {
+        describe(t);
+        status = train(t, errors);
+    }
+    return status;
+}
+
 smp_status smp_exec_run(const smp_job *job, const smp_exec_options *options,
                         smp_errors *errors, smp_exec_result *result_p)
 {
-    smp_exec_result result = { .n_step = options->steps };
+    smp_exec_result result = { 0 };
     training t = { .job = job, .options = options, .result = &result };
-    smp_corpus *corpus = NULL;
-    smp_status status = smp_corpus_open(options->data, job->batch.seq_len, job->model->vocab,
-                                        errors, &corpus);
+    smp_status status;
 
-    t.corpus = corpus;
     t.threads = threads_of(options, job->world);
     result.steps = smp_heap_alloc(options->steps + 1, sizeof *result.steps);
+    status = run_all(&t, errors);
     if (status == SMP_OK) {
-        status = smp_mesh_create(job, errors, &t.mesh);
-    }
-    if (status == SMP_OK) {
-        status = open_world(&t, errors);
-    }
-    if (status == SMP_OK) {
-        status = open_metrics(&t, errors);
-    }
-    if (status == SMP_OK) {
-        status = train(&t, errors);
-    }
-    if (t.metrics && status == SMP_OK) {
-        status = smp_file_commit(t.metrics, errors);
-    } else if (t.metrics) {
-        smp_file_abandon(t.metrics);
+        status = smp_log_close(t.log, errors);
+    } else if (t.log) {
+        smp_errors *ignored = smp_errors_create(); /* the run has failed already */
+        smp_status closed = smp_log_close(t.log, ignored);
+
+        (void)closed;
+        smp_errors_destroy(ignored);
     }
     if (t.comm) {
         t.comm->destroy(t.world);
     }
     smp_mesh_destroy(t.mesh);
-    smp_corpus_close(corpus);
+    close_inputs(&t);
     if (status != SMP_OK) {
         smp_exec_result_free(&result);
         return status;

@@ -20,6 +20,12 @@
  * unchanged.  Uses no heap. */
 bool smp_job_try(smp_job *job);
 
+/* The expected imbalance, 1 or more: where a single number is needed. */
+double smp_imbalance_mean(const smp_imbalance *imbalance);
+/* That of one layer and micro-batch: the same for the same seed, whatever else is drawn. */
+double smp_imbalance_draw(const smp_imbalance *imbalance, uint64_t seed, uint64_t layer,
+                          uint64_t micro_batch);
+
 /* Where the members of one group lie. */
 typedef struct smp_placement {
     uint32_t ranks;         /* members */

@@ -16,6 +16,7 @@
 #include "config.h"
 
 #include "mesh/mesh.h"
+#include "mesh/runtime.h"
 #include "mesh/settings.h"
 
 #include "base/numeric.h"
@@ -28,7 +29,8 @@
 /* A job on its way: `job` holds the acting settings once `act` has run. */
 typedef struct state {
     smp_job job;
-    const smp_settings *asked; /* as given */
+    const smp_settings *asked; /* as given, and what the stack puts where nothing is */
+    smp_settings stacked;      /* `asked` where the stack puts something */
     uint32_t rest;             /* world / (tensor x expert), nested world / tensor; 0 when
                                   that is no integer */
     bool strategy_forced;      /* the given sharding_strategy does not act */
@@ -120,9 +122,63 @@ static bool is_nested(const smp_settings *s)
     return s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
 }
 
-/* Degrees here are at least 1: rule RANGE has been checked. */
-static void act(state *st, const smp_settings *asked)
+/* Nested: expert ranks beside each other inside the shard group, so that rows stay on the links
+ * of a node where it holds all of them; orthogonal: the order of the table. */
+static void act_rank_order(const smp_settings *asked, smp_settings *s)
 {
+    static const smp_axis beside[SMP_AXES] = {SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT,
+                                              SMP_AXIS_EXPERT, SMP_AXIS_SHARD,
+                                              SMP_AXIS_REPLICA};
+
+    if (is_nested(s) && s->expert_parallel_degree > 1 &&
+        !smp_key_given(asked, SMP_KEY_RANK_ORDER)) {
+        memcpy(s->rank_order, beside, sizeof(beside));
+    }
+}
+
+/* Defaults that a stack has of its own (src/mesh/runtime.h). */
+static const smp_settings *with_stack(state *st, const smp_settings *asked)
+{
+    const smp_runtime *runtime = smp_runtime_of(asked->stack);
+    smp_settings *s = &st->job.settings;
+    bool reduces = runtime->reduces_in_precision && !smp_key_given(asked, SMP_KEY_REDUCE_DTYPE);
+    bool shards = runtime->shards_optimizer && !smp_key_given(asked, SMP_KEY_SHARDING) &&
+                  asked->sharding_strategy == SMP_STRATEGY_UNSET;
+
+    if (s->kernel_efficiency <= 0) {
+        s->kernel_efficiency = runtime->efficiency;
+    }
+    if (s->attention_kernel == SMP_KERNEL_STACK) {
+        s->attention_kernel = runtime->attention;
+    }
+    s->compile = s->compile && runtime->compiles;
+    if (s->loss_kernel == SMP_LOSS_STACK) {
+        s->loss_kernel = smp_runtime_loss(runtime, s->compile);
+    }
+    if (reduces) {
+        s->reduce_dtype = s->precision;
+    }
+    if (!shards) {
+        return asked;
+    }
+    st->stacked = *asked;
+    st->stacked.sharding = s->sharding = SMP_SHARDING_OPTIMIZER;
+    return &st->stacked;
+}
+
+/* Software that reduces whole gradients once a step; with sharding=full it cannot. */
+static bool accumulation_holds(const state *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !smp_runtime_of(s->stack)->accumulates_whole || s->sharding == SMP_SHARDING_FULL ||
+           s->accumulation == SMP_ACCUMULATION_LAST || st->job.micro_batches <= 1;
+}
+
+/* Degrees here are at least 1: rule RANGE has been checked. */
+static void act(state *st, const smp_settings *given)
+{
+    const smp_settings *asked = with_stack(st, given);
     smp_job *job = &st->job;
     smp_settings *s = &job->settings;
     uint64_t outer = smp_mul(s->tensor_parallel_degree,
@@ -132,6 +188,7 @@ static void act(state *st, const smp_settings *asked)
     st->asked = asked;
     job->world = smp_cluster_gpus(job->cluster);
     st->rest = job->world % outer == 0 ? (uint32_t)(job->world / outer) : 0;
+    act_rank_order(asked, s);
     act_sharding(st);
     act_checkpointing(s, job->model->n_layer);
     if (s->tensor_parallel_degree == 1 ||
@@ -143,6 +200,9 @@ static void act(state *st, const smp_settings *asked)
     job->replicas = s->hybrid_shard_degree > 0 ? st->rest / s->hybrid_shard_degree : 0;
     uint64_t turn = smp_mul(job->data_ranks, s->micro_batch);
     job->micro_batches = turn > 0 ? job->batch.global_batch / turn : 0;
+    if (!accumulation_holds(st) && !smp_key_given(asked, SMP_KEY_ACCUMULATION)) {
+        s->accumulation = SMP_ACCUMULATION_LAST;
+    }
 }
 
 /* ------------------------------------------------------------------ rules */
@@ -191,25 +251,6 @@ static void heads_why(const state *st, smp_text *text)
     if (a->kv_lora_rank == 0) {
         smp_text_add(text, ", and %u key-value heads or be a multiple of them", a->kv_heads);
     }
-}
-
-/* Each tensor rank would add the bias of an expert's output before they are summed. */
-static bool expert_bias_holds(const state *st)
-{
-    for (uint32_t k = 0; k < st->job.model->n_kind; k++) {
-        const smp_moe *moe = &st->job.model->kinds[k].moe;
-
-        if (moe->experts > 0 && moe->bias && st->job.settings.tensor_parallel_degree > 1) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static void expert_bias_why(const state *st, smp_text *text)
-{
-    (void)st;
-    smp_text_add(text, "experts with a bias are not split by tensor parallelism yet");
 }
 
 /* The features that tensor parallelism cannot split, or 0. */
@@ -334,9 +375,9 @@ static bool imbalance_holds(const state *st)
         return true;
     }
     if (s->moe_load_balancing == SMP_BALANCING_BALANCED) {
-        return s->imbalance <= 1;
+        return s->imbalance.kind == SMP_IMBALANCE_CONSTANT && s->imbalance.mean <= 1;
     }
-    return s->capacity_factor > 0 || s->imbalance <= s->moe_rows_factor;
+    return s->capacity_factor > 0 || smp_imbalance_mean(&s->imbalance) <= s->moe_rows_factor;
 }
 
 static void imbalance_why(const state *st, smp_text *text)
@@ -477,8 +518,7 @@ static uint64_t empty_unit(const state *st, uint32_t *degree_p)
 
     *degree_p = s->hybrid_shard_degree;
     if (s->hybrid_shard_degree == 1 || s->allow_empty_shards || st->rest == 0 ||
-        !heads_hold(st) || !ffn_holds(st) || !expert_bias_holds(st) || !experts_hold(st) ||
-        !nested_holds(st)) {
+        !heads_hold(st) || !ffn_holds(st) || !experts_hold(st) || !nested_holds(st)) {
         return 0;
     }
     for (uint32_t k = 0; k <= model->n_kind; k++) {
@@ -740,6 +780,52 @@ static void reduce_why(const state *st, smp_text *text)
     smp_text_add(text, "must be fp32 or the precision, which is %s", precision);
 }
 
+static bool efficiency_holds(const state *st)
+{
+    return st->job.settings.kernel_efficiency <= 1;
+}
+
+static void efficiency_why(const state *st, smp_text *text)
+{
+    (void)st;
+    smp_text_add(text, "must be at most 1; legal here: 0 to 1");
+}
+
+static void accumulation_why(const state *st, smp_text *text)
+{
+    smp_text_add(text, "%s reduces whole gradients once a step; legal here: last",
+                 smp_runtime_of(st->job.settings.stack)->title);
+}
+
+static bool preloading_holds(const state *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->offload || !s->sm_activation_offloading || smp_runtime_of(s->stack)->preloads;
+}
+
+static void preloading_why(const state *st, smp_text *text)
+{
+    smp_text_add(text, "%s has no offloading that loads ahead; legal here: false, or "
+                 "sm_activation_offloading false",
+                 smp_runtime_of(st->job.settings.stack)->title);
+}
+
+/* With sharding=full gradients of few units exist at once. */
+static bool overlap_holds(const state *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return s->overlap_reduce || s->sharding != SMP_SHARDING_FULL;
+}
+
+static void overlap_why(const state *st, smp_text *text)
+{
+    (void)st;
+    smp_text_add(text, "gradients that wait for the end of backward must be whole: needs "
+                 "sharding optimizer or none; legal here: true");
+}
+
 typedef bool holds_function(const state *st);
 typedef void why_function(const state *st, smp_text *text);
 
@@ -756,7 +842,6 @@ typedef struct rule {
 static const rule rules[] = {
     {SMP_KEY_TENSOR_PARALLEL_DEGREE, true, heads_hold, heads_why},
     {SMP_KEY_TENSOR_PARALLEL_DEGREE, true, ffn_holds, ffn_why},
-    {SMP_KEY_TENSOR_PARALLEL_DEGREE, true, expert_bias_holds, expert_bias_why},
     {SMP_KEY_TENSOR_PARALLEL_DEGREE, true, tensor_world_holds, tensor_world_why},
     {SMP_KEY_EXPERT_PARALLEL_DEGREE, true, experts_hold, experts_why},
     {SMP_KEY_EXPERT_PARALLEL_DEGREE, true, expert_world_holds, expert_world_why},
@@ -781,6 +866,10 @@ static const rule rules[] = {
     {SMP_KEY_CAPACITY_PAD, false, pad_holds, pad_why},
     {SMP_KEY_IMBALANCE, false, imbalance_holds, imbalance_why},
     {SMP_KEY_MOE_STATISTICS, false, statistics_hold, statistics_why},
+    {SMP_KEY_KERNEL_EFFICIENCY, false, efficiency_holds, efficiency_why},
+    {SMP_KEY_ACCUMULATION, false, accumulation_holds, accumulation_why},
+    {SMP_KEY_OFFLOAD, false, preloading_holds, preloading_why},
+    {SMP_KEY_OVERLAP_REDUCE, false, overlap_holds, overlap_why},
 };
 enum { RULES = sizeof(rules) / sizeof(rules[0]) };
 

@@ -28,11 +28,18 @@ static const char *const prefetch_words[] = {"backward_pre", "backward_post", "n
 static const char *const layout_words[] = {"orthogonal", "nested", NULL};
 static const char *const balancing_words[] = {"sinkhorn", "aux_loss", "balanced", "none",
                                               NULL};
+static const char *const kernels_words[] = {"nccl", "deepep", NULL};
 static const char *const policy_words[] = {"probs", "position", NULL};
 static const char *const statistics_words[] = {"local", "data", NULL};
+static const char *const stack_words[] = {"native", "fsdp1", "fsdp2", "megatron", "deepspeed",
+                                          NULL};
+static const char *const kernel_words[] = {"stack", "best", "flash2", "triton", NULL};
+static const char *const loss_words[] = {"stack", "fused", "compiled", "copy", "eager",
+                                         NULL};
 
 #define TYPE_INTEGER "integer"
 #define TYPE_NUMBER "number"
+#define TYPE_IMBALANCE "number or name"
 #define TYPE_BOOLEAN "boolean"
 #define TYPE_WORD "name"
 #define TYPE_CHECKPOINTING "name"
@@ -67,7 +74,9 @@ _Static_assert(sizeof(smp_strategy) == 4 && sizeof(smp_sharding) == 4 &&
                    sizeof(smp_attention_kind) == 4 && sizeof(smp_optimizer) == 4 &&
                    sizeof(smp_prefetch) == 4 && sizeof(smp_expert_layout) == 4 &&
                    sizeof(smp_balancing) == 4 && sizeof(smp_capacity_policy) == 4 &&
-                   sizeof(smp_moe_statistics) == 4,
+                   sizeof(smp_moe_statistics) == 4 && sizeof(smp_dispatch_kernels) == 4 &&
+                   sizeof(smp_stack_name) == 4 && sizeof(smp_attention_kernel) == 4 &&
+                   sizeof(smp_loss_kernel) == 4,
                "enums of settings have the size of uint32_t");
 
 const smp_setting_info *smp_settings_table(size_t *count_p)
@@ -132,6 +141,41 @@ static bool parse_number(const char *text, uint32_t low, double *value_p)
     double value = strtod(text, &end);
     if (*end != '\0' || !(value >= low) || value > MOST) {
         return false;
+    }
+    *value_p = value;
+    return true;
+}
+
+/* The number before the comma is the mean, the one behind it the standard deviation. */
+static bool parse_imbalance(const char *text, uint32_t low, smp_imbalance *value_p)
+{
+    static const struct { const char *name; smp_imbalance_kind kind; } names[] = {
+        {"normal:", SMP_IMBALANCE_NORMAL}, {"lognormal:", SMP_IMBALANCE_LOGNORMAL}};
+    smp_imbalance value = {.kind = SMP_IMBALANCE_CONSTANT};
+    const char *comma = strchr(text, ',');
+    char mean[32];
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const size_t n = strlen(names[i].name);
+        if (strncmp(text, names[i].name, n) == 0) {
+            value.kind = names[i].kind;
+            text += n;
+        }
+    }
+    if (value.kind == SMP_IMBALANCE_CONSTANT) {
+        if (!parse_number(text, low, &value.mean)) {
+            return false;
+        }
+    } else {
+        if (comma == NULL || (size_t)(comma - text) >= sizeof(mean)) {
+            return false;
+        }
+        memcpy(mean, text, (size_t)(comma - text));
+        mean[comma - text] = '\0';
+        if (!parse_number(mean, low, &value.mean) ||
+            !parse_number(comma + 1, 0, &value.deviation)) {
+            return false;
+        }
     }
     *value_p = value;
     return true;
@@ -257,6 +301,8 @@ static bool parse(smp_key key, const char *text, smp_settings *settings)
     bool flag = false, ok = false;
 
     switch (f->kind) {
+    case SMP_SETTING_IMBALANCE:
+        return parse_imbalance(text, f->low, &settings->imbalance);
     case SMP_SETTING_NUMBER:
         ok = parse_number(text, f->low, &real);
         if (ok) {
@@ -386,6 +432,20 @@ static void print_number(double value, char *buffer, size_t size_bytes)
     }
 }
 
+static void print_imbalance(const smp_imbalance *value, char *buffer, size_t size_bytes)
+{
+    char mean[32], deviation[32];
+
+    print_number(value->mean, mean, sizeof(mean));
+    print_number(value->deviation, deviation, sizeof(deviation));
+    if (value->kind == SMP_IMBALANCE_CONSTANT) {
+        snprintf(buffer, size_bytes, "%s", mean);
+        return;
+    }
+    snprintf(buffer, size_bytes, "%s:%s,%s",
+             value->kind == SMP_IMBALANCE_NORMAL ? "normal" : "lognormal", mean, deviation);
+}
+
 bool smp_settings_get(const smp_settings *settings, const char *key, char *buffer,
                       size_t size_bytes)
 {
@@ -406,6 +466,9 @@ bool smp_settings_get(const smp_settings *settings, const char *key, char *buffe
     case SMP_SETTING_NUMBER:
         memcpy(&real, place, sizeof(real));
         print_number(real, buffer, size_bytes);
+        break;
+    case SMP_SETTING_IMBALANCE:
+        print_imbalance(&settings->imbalance, buffer, size_bytes);
         break;
     case SMP_SETTING_WORD:
         memcpy(&number, place, sizeof(number));

@@ -18,6 +18,7 @@ typedef enum smp_setting_kind {
     SMP_SETTING_BOOLEAN,
     SMP_SETTING_WORD,    /* an enum; its names in the order of its values in `words` */
     SMP_SETTING_NUMBER,  /* double, at least the number in the column `low` */
+    SMP_SETTING_IMBALANCE, /* a number, or a distribution of numbers of 1 or more */
     SMP_SETTING_CHECKPOINTING,
     SMP_SETTING_RANK_ORDER
 } smp_setting_kind;
@@ -50,7 +51,7 @@ typedef enum smp_setting_kind {
       "ranks that split each sequence; a part of hybrid_shard_degree")                        \
     X(EXPERT_PARALLEL_DEGREE, expert_parallel_degree, INTEGER, 1, NULL,                       \
       "a divisor of the GPUs and of the experts; 1 for a model without experts", "1", true,   \
-      false, "ranks that split the experts of a layer")                                       \
+      true, "ranks that split the experts of a layer")                                        \
     X(RANDOM_SEED, random_seed, INTEGER, 0, NULL, "0 or more", "12345", true, false,          \
       "seed of all random numbers")                                                           \
     X(MICRO_BATCH, micro_batch, INTEGER, 1, NULL,                                             \
@@ -85,7 +86,7 @@ typedef enum smp_setting_kind {
       false, "type of parameters and activations in computation")                             \
     X(MASTER, master, WORD, 0, precision_words, "fp32, or bf16 with precision bf16", "fp32",  \
       false, false, "type of the parameters that the optimizer updates, and of its state")    \
-    X(REDUCE_DTYPE, reduce_dtype, WORD, 0, precision_words, "fp32, or the value of precision", \
+    X(REDUCE_DTYPE, reduce_dtype, WORD, 0, precision_words, "fp32, or the value of precision",\
       "fp32", false, false, "type of gradients in their reduction over ranks")                \
     X(ATTENTION, attention, WORD, 0, attention_words, "flash or naive", "flash", false,       \
       false, "fused attention, or one that stores its score matrices")                        \
@@ -109,9 +110,10 @@ typedef enum smp_setting_kind {
     X(RANK_ORDER, rank_order, RANK_ORDER, 0, NULL,                                            \
       "the five axes from the fastest, or cluster, spread, or the letters D, P, T from the "  \
       "slowest", "tensor,context,shard,expert,replica", false, false,                         \
-      "order of the axes over consecutive ranks")                                             \
+      "order of the axes over consecutive ranks; where it is not set, expert ranks of "       \
+      "expert_layout nested stand before shard, beside each other")                           \
     X(EXPERT_LAYOUT, expert_layout, WORD, 0, layout_words, "orthogonal or nested",            \
-      "orthogonal", false, false,                                                             \
+      "orthogonal", false, true,                                                              \
       "the ranks that split experts are an axis of their own, or a part of "                  \
       "hybrid_shard_degree")                                                                  \
     X(SMP_MOE, smp_moe, BOOLEAN, 0, NULL, "true or false", "true", false, false,              \
@@ -123,9 +125,13 @@ typedef enum smp_setting_kind {
     X(GLOBAL_TOKEN_SHUFFLE, global_token_shuffle, BOOLEAN, 0, NULL, "true or false", "false", \
       false, false, "exchange tokens over the expert group before routing and back after")    \
     X(MOE_ALL_TO_ALL_DISPATCHER, moe_all_to_all_dispatcher, BOOLEAN, 0, NULL,                 \
-      "true or false", "true", false, false,                                                  \
+      "true or false", "true", false, true,                                                   \
       "send rows to their experts by all-to-all; false: all-gather tokens, reduce-scatter "   \
       "sums")                                                                                 \
+    X(MOE_DISPATCH_KERNELS, moe_dispatch_kernels, WORD, 0, kernels_words, "nccl or deepep",   \
+      "nccl", false, false,                                                                   \
+      "what sends rows in the all-to-all: NCCL, each row for itself; or fused kernels, each " \
+      "token once to each rank and node that it goes to")                                     \
     X(MOE_AUX_LOSS_COEFF, moe_aux_loss_coeff, NUMBER, 0, NULL, "0 or more", "0.001", false,   \
       false, "weight of the balancing loss with moe_load_balancing aux_loss")                 \
     X(MOE_Z_LOSS_COEFF, moe_z_loss_coeff, NUMBER, 0, NULL, "0 or more", "0.001", false,       \
@@ -141,12 +147,32 @@ typedef enum smp_setting_kind {
     X(MOE_ROWS_FACTOR, moe_rows_factor, NUMBER, 1, NULL, "1 or more", "2", false, false,      \
       "without capacity_factor: rows that an expert rank has room for over their mean; a "    \
       "step in which more arrive changes nothing")                                            \
-    X(IMBALANCE, imbalance, NUMBER, 1, NULL, "1 or more", "1", false, false,                  \
+    X(IMBALANCE, imbalance, IMBALANCE, 1, NULL,                                               \
+      "1 or more, normal:MEAN,DEVIATION or lognormal:MEAN,DEVIATION", "1", false, false,      \
       "rows of the busiest expert rank over their mean, that times are computed with")        \
     X(MOE_STATISTICS, moe_statistics, WORD, 0, statistics_words, "local or data", "local",    \
       false, false,                                                                           \
       "tokens that the balancing loss counts: those of the micro-batch on one rank, or of "   \
-      "all data ranks")
+      "all data ranks")                                                                       \
+    X(STACK, stack, WORD, 0, stack_words, "native, fsdp1, fsdp2, megatron or deepspeed",      \
+      "native", false, false,                                                                 \
+      "software that runs the step, modelled: what it keeps in memory, fuses, and shares; "   \
+      "only native can be executed here")                                                     \
+    X(COMPILE, compile, BOOLEAN, 0, NULL, "true or false", "false", false, false,             \
+      "stacks on PyTorch: a compiler fuses element-wise kernels (torch.compile)")             \
+    X(ATTENTION_KERNEL, attention_kernel, WORD, 0, kernel_words,                              \
+      "stack, best, flash2 or triton", "stack", false, false,                                 \
+      "generation of fused attention that times are of: the stack's, the fastest known for "  \
+      "the GPU, FlashAttention-2, or FlashAttention in Triton of 2022")                       \
+    X(LOSS_KERNEL, loss_kernel, WORD, 0, loss_words,                                          \
+      "stack, fused, compiled, copy or eager", "stack", false, false,                         \
+      "what the loss keeps beside the logits: the stack's way; nothing; their gradient; a "   \
+      "copy in fp32; what PyTorch's cross entropy keeps without a compiler")                  \
+    X(OVERLAP_REDUCE, overlap_reduce, BOOLEAN, 0, NULL, "true or false", "true", false,       \
+      false, "reduce gradients while backward runs; false: when it has ended")                \
+    X(KERNEL_EFFICIENCY, kernel_efficiency, NUMBER, 0, NULL, "0 to 1", "0", false, false,     \
+      "share of their rates alone that kernels reach inside a step; 0: the stack's figure, "  \
+      "which is 1 for native")
 
 #define SMP_KEY_ENUM_(KEY, field, kind, low, words, range, initial, v2, searched, meaning)    \
     SMP_KEY_##KEY,

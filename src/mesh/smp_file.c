@@ -156,6 +156,12 @@ static bool text_of(const reading *r, const cJSON *value, smp_setting_kind kind,
     case SMP_SETTING_BOOLEAN:
         snprintf(text, size_bytes, "%s", cJSON_IsTrue(value) ? "true" : "false");
         return cJSON_IsBool(value);
+    case SMP_SETTING_IMBALANCE:
+        if (cJSON_IsNumber(value)) {
+            snprintf(text, size_bytes, "%.17g", value->valuedouble);
+            return true;
+        }
+        break;
     case SMP_SETTING_RANK_ORDER:
         if (cJSON_IsArray(value)) {
             return join_names(value, text, size_bytes);
@@ -217,7 +223,7 @@ static bool is_moe_key(const char *name)
         "random_seed", "expert_layout", "smp_moe", "moe_load_balancing",
         "global_token_shuffle", "moe_all_to_all_dispatcher", "moe_aux_loss_coeff",
         "moe_z_loss_coeff", "capacity_factor", "capacity_policy", "capacity_pad",
-        "moe_rows_factor", "imbalance", "moe_statistics"
+        "moe_rows_factor", "imbalance", "moe_statistics", "moe_dispatch_kernels"
     };
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -495,6 +501,13 @@ static void out_value(smp_json_out *out, smp_key id, const char *key, const char
         break;
     case SMP_SETTING_NUMBER:
         smp_out_double(out, key, strtod(value, NULL));
+        break;
+    case SMP_SETTING_IMBALANCE:
+        if (strchr(value, ':') != NULL) {
+            smp_out_string(out, key, value);
+        } else {
+            smp_out_double(out, key, strtod(value, NULL));
+        }
         break;
     case SMP_SETTING_BOOLEAN:
         smp_out_bool(out, key, strcmp(value, "true") == 0);

@@ -35,7 +35,7 @@ typedef struct shown { int64_t time_ps; uint64_t stack_bytes; } shown;
 /* One entry of the memo: what decides the head, then the measurements. */
 typedef struct head_key {
     uint32_t tensor, expert, micro_batch, layers_full, layers_rest, micro_batches;
-    bool sequence_parallel;
+    bool sequence_parallel, exchange;
     /* decide where backward adds to gradients and where it writes */
     bool sharded, experts_sharded;
     smp_checkpointing checkpointing;
@@ -49,9 +49,9 @@ typedef struct head_entry {
     shown at[2][3];
 } head_entry;
 
-/* Bytes of communicators by what decides them, sharding and layout being fixed; the order of
- * ranks is known by its third axis. */
-typedef struct comm_key { uint32_t tensor, shard, expert, order, gpus; } comm_key;
+/* Bytes of communicators by what decides them, sharding being fixed; the order of ranks is
+ * known by its third axis. */
+typedef struct comm_key { uint32_t tensor, shard, expert, nested, order, gpus; } comm_key;
 typedef struct comm_entry { comm_key key; uint64_t bytes; } comm_entry;
 
 struct smp_bounds {
@@ -269,6 +269,7 @@ static void fill_key(const smp_job *job, head_key *key)
     key->layers_rest = cut(job->model, full, rest);
     key->micro_batches = job->micro_batches > 2 ? 2 : (uint32_t)job->micro_batches;
     key->sequence_parallel = job->settings.sequence_parallel;
+    key->exchange = job->settings.moe_all_to_all_dispatcher;
     key->expert = job->settings.expert_parallel_degree;
     key->sharded = job->settings.hybrid_shard_degree > 1;
     key->experts_sharded = expert_shards(&job->settings) > 1;
@@ -587,7 +588,8 @@ static smp_status communicator_bytes(smp_bounds *bounds, const smp_job *job, con
 {
     const smp_settings *s = &job->settings;
     const comm_key key = {s->tensor_parallel_degree, s->hybrid_shard_degree,
-                          s->expert_parallel_degree, (uint32_t)s->rank_order[2], job->world};
+                          s->expert_parallel_degree, is_nested(s), (uint32_t)s->rank_order[2],
+                          job->world};
     for (size_t i = 0; i < bounds->n_comm; i++) {
         if (memcmp(&bounds->comms[i].key, &key, sizeof key) == 0) {
             *bytes_p = bounds->comms[i].bytes;

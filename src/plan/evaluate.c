@@ -19,16 +19,26 @@
 #include "plan/plan.h"
 
 #include "base/numeric.h"
+#include "mesh/mesh.h"
 #include "sim/peaks.h"
 #include "sim/sim.h"
 
 /* First, three in the middle, last, and one more that may differ: prefetch for the last. */
 enum { FEWEST = 6 };
 
+/* A plan is judged by what is expected of a distribution of rows, not by a draw. */
+static smp_job with_expected_rows(const smp_job *job)
+{
+    smp_job out = *job;
+    const double mean = smp_imbalance_mean(&job->settings.imbalance);
+    out.settings.imbalance = (smp_imbalance){.kind = SMP_IMBALANCE_CONSTANT, .mean = mean};
+    return out;
+}
+
 /* A resolved job with another number of micro-batches. */
 static smp_job with_micro_batches(const smp_job *job, uint64_t n)
 {
-    smp_job out = *job;
+    smp_job out = with_expected_rows(job);
     out.micro_batches = n;
     out.batch.global_batch = smp_mul(n, smp_mul(job->settings.micro_batch, job->data_ranks));
     return out;
@@ -55,7 +65,8 @@ smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors, smp_report
 {
     smp_step *step = NULL;
     smp_simulation *simulation = NULL;
-    const smp_status st = simulate(job, errors, &step, &simulation);
+    const smp_job expected = with_expected_rows(job);
+    const smp_status st = simulate(&expected, errors, &step, &simulation);
     if (st == SMP_OK) {
         *report_p = *smp_simulation_report(simulation);
         smp_simulation_destroy(simulation);

@@ -12,6 +12,7 @@
 #include "plan/plan.h"
 
 #include "base/numeric.h"
+#include "mesh/settings.h"
 #include "model/model.h"
 
 #include <string.h>
@@ -82,14 +83,12 @@ static void add_tensor(smp_plan_space *space)
     }
 }
 
-/* Divisors of the experts of every layer.  Order 0: as given or by default; 1: expert ranks
- * beside each other, so that their exchange stays inside a node where it can. */
-static void add_expert(smp_plan_space *space)
+/* What divides the experts of every layer that has any; 1 without experts. */
+static uint64_t common_experts(const smp_model *model)
 {
-    const smp_job *job = space->job;
     uint64_t common = 0;
-    for (uint32_t kind = 0; kind < job->model->n_kind; kind++) {
-        uint64_t a = job->model->kinds[kind].moe.experts;
+    for (uint32_t kind = 0; kind < model->n_kind; kind++) {
+        uint64_t a = model->kinds[kind].moe.experts;
         uint64_t b = common;
         while (b > 0) {
             const uint64_t rest = a % b;
@@ -98,12 +97,36 @@ static void add_expert(smp_plan_space *space)
         }
         common = a;
     }
-    if (given(job, "expert_parallel_degree") || common < 2 || !job->settings.smp_moe) {
-        pin(space, SMP_DIM_EXPERT, job->settings.expert_parallel_degree);
+    return common;
+}
+
+/* Layouts and dispatchers differ where several ranks split the experts (is_copy).  Order 0: as
+ * given or by default; 1: the other one, expert ranks beside each other in the orthogonal
+ * layout, and shards before them in the nested one. */
+static void add_expert(smp_plan_space *space)
+{
+    const smp_job *job = space->job;
+    const smp_settings *s = &job->settings;
+    const uint64_t common = common_experts(job->model);
+    const bool alone = common < 2 || !s->smp_moe;
+    if (given(job, "expert_parallel_degree") || alone) {
+        pin(space, SMP_DIM_EXPERT, s->expert_parallel_degree);
     } else {
         set_divisors(space, SMP_DIM_EXPERT, common, job->cluster->gpus);
     }
-    if (given(job, "rank_order") || common < 2) {
+    if (given(job, "expert_layout") || alone) {
+        pin(space, SMP_DIM_LAYOUT, (uint32_t)s->expert_layout);
+    } else {
+        set_values(space, SMP_DIM_LAYOUT,
+                   (const uint32_t[]){SMP_EXPERT_LAYOUT_ORTHOGONAL, SMP_EXPERT_LAYOUT_NESTED},
+                   2);
+    }
+    if (given(job, "moe_all_to_all_dispatcher") || alone) {
+        pin(space, SMP_DIM_EXCHANGE, s->moe_all_to_all_dispatcher);
+    } else {
+        set_values(space, SMP_DIM_EXCHANGE, (const uint32_t[]){1, 0}, 2);
+    }
+    if (given(job, "rank_order") || alone) {
         pin(space, SMP_DIM_ORDER, 0);
     } else {
         set_values(space, SMP_DIM_ORDER, (const uint32_t[]){0, 1}, 2);
@@ -280,16 +303,27 @@ static uint32_t choice_value(const smp_plan_space *space, const smp_point *point
     return choice_of(space, point, dim).value;
 }
 
+static void apply_expert(const smp_plan_space *space, const smp_point *point, smp_settings *s)
+{
+    s->expert_parallel_degree = choice_value(space, point, SMP_DIM_EXPERT);
+    s->expert_layout = (smp_expert_layout)choice_value(space, point, SMP_DIM_LAYOUT);
+    s->moe_all_to_all_dispatcher = choice_value(space, point, SMP_DIM_EXCHANGE) != 0;
+    if (choice_value(space, point, SMP_DIM_ORDER) == 1) {
+        static const smp_axis orders[2][SMP_AXES] = {
+            {SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT, SMP_AXIS_EXPERT, SMP_AXIS_SHARD,
+             SMP_AXIS_REPLICA},
+            {SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT, SMP_AXIS_SHARD, SMP_AXIS_EXPERT,
+             SMP_AXIS_REPLICA}};
+        const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+        memcpy(s->rank_order, orders[nested], sizeof orders[nested]);
+        s->given |= UINT64_C(1) << SMP_KEY_RANK_ORDER; /* against the default of the layout */
+    }
+}
+
 static void apply(const smp_plan_space *space, const smp_point *point, smp_settings *s)
 {
     s->tensor_parallel_degree = choice_value(space, point, SMP_DIM_TENSOR);
-    s->expert_parallel_degree = choice_value(space, point, SMP_DIM_EXPERT);
-    if (choice_value(space, point, SMP_DIM_ORDER) == 1) {
-        static const smp_axis beside[SMP_AXES] = {SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT,
-                                                  SMP_AXIS_EXPERT, SMP_AXIS_SHARD,
-                                                  SMP_AXIS_REPLICA};
-        memcpy(s->rank_order, beside, sizeof beside);
-    }
+    apply_expert(space, point, s);
     s->sequence_parallel = choice_value(space, point, SMP_DIM_SEQUENCE) != 0;
     if (s->tensor_parallel_degree == 1 && !space->pinned[SMP_DIM_SEQUENCE]) {
         s->sequence_parallel = false;
@@ -327,12 +361,13 @@ static bool places_well(const smp_plan_space *space, const smp_point *point)
     const uint32_t tensor = choice_value(space, point, SMP_DIM_TENSOR);
     const uint32_t expert = choice_value(space, point, SMP_DIM_EXPERT);
     const uint32_t shard = choice_value(space, point, SMP_DIM_SHARD);
-    const bool nested = space->job->settings.expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const bool nested = choice_value(space, point, SMP_DIM_LAYOUT) == SMP_EXPERT_LAYOUT_NESTED;
+    const bool other = choice_value(space, point, SMP_DIM_ORDER) == 1;
     const uint64_t before = smp_mul(tensor, expert);
     if (cluster->gpus / tensor % shard != 0 || (nested && shard % expert != 0)) {
         return false;
     }
-    if (choice_value(space, point, SMP_DIM_ORDER) == 0) {
+    if (given(space->job, "rank_order") || nested == other) {
         return respects_nodes(cluster, tensor, shard);
     }
     return respects_nodes(cluster, 1, before) &&
@@ -353,7 +388,11 @@ static bool is_copy(const smp_plan_space *space, const smp_point *point, const s
     const uint32_t shard = s->hybrid_shard_degree / (nested ? expert : 1);
     return (s->tensor_parallel_degree == 1 && point->digit[SMP_DIM_SEQUENCE] > 0) ||
            ((expert == 1 || shard == 1) && point->digit[SMP_DIM_ORDER] > 0) ||
+           (expert == 1 && point->digit[SMP_DIM_LAYOUT] > 0) ||
+           (expert == 1 && point->digit[SMP_DIM_EXCHANGE] > 0) ||
            (job->micro_batches == 1 && point->digit[SMP_DIM_ACCUMULATION] > 0) ||
+           /* the stack has only one way */
+           (uint32_t)s->accumulation != choice_value(space, point, SMP_DIM_ACCUMULATION) ||
            (!gathers && point->digit[SMP_DIM_RESHARD] > 0) ||
            ((!gathers || !s->reshard_after_forward) && point->digit[SMP_DIM_PREFETCH] > 0) ||
            (s->offload && !space->pinned[SMP_DIM_OFFLOAD] &&

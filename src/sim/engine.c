@@ -16,6 +16,12 @@
  *
  * Collectives of communicators in which several classes meet are matched by (communicator
  * name, group, meeting) and their running number on it in issue order.
+ *
+ * Overlap.  With smp_engine_input.overlap a task runs slower beside tasks of other kinds on the
+ * same device.  When what runs there has changed and time is about to pass, the rest of each
+ * running task is computed from the time it has run at its old rate, and its end moved.  All
+ * of this is differences of times in integers, so a shift in time shifts the result.  Where
+ * classes meet, each works on the collective at its own rate and it ends when the last is done.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -30,6 +36,8 @@
 
 enum { STREAMS = SMP_STREAMS };
 #define NO_CHANNEL UINT32_MAX
+#define NOBODY UINT32_MAX
+enum { ALONE_Q16 = 1 << 16 };
 
 /* What the engine reads of a stored task. */
 typedef struct site {
@@ -43,6 +51,7 @@ typedef struct site {
 typedef struct lane {
     const smp_program *program;
     const int64_t *duration_ps;
+    const int64_t *const *drawn_ps; /* by instance, or NULL */
     site *sites;           /* by task of the program */
     uint32_t *list0;       /* [segment * STREAMS + stream]: slice of `lists`, one more at end */
     uint16_t *lists;       /* tasks of a segment on a stream, ascending */
@@ -54,9 +63,18 @@ typedef struct lane {
     uint32_t *channel;     /* by communicator, or NO_CHANNEL */
     int64_t *issue0_ps;    /* by instance: host time before it; NULL without a host */
     int64_t *issue_ps;     /* by task: host time inside the segment, itself included */
+    const uint8_t *kinds;  /* by task: smp_overlap_kind; NULL: no overlap is modelled */
+    uint64_t now_running;  /* tasks of each kind, eight bits a kind */
+    uint64_t rated;        /* what slow_q16 is for */
+    uint32_t slow_q16[SMP_OVERLAP_KINDS];
+    uint32_t running;      /* streams, as bits */
+    bool changed;          /* in the list of lanes to rate anew */
 } lane;
 
-typedef enum actor_state { ACTOR_IDLE, ACTOR_ISSUE, ACTOR_RUNNING, ACTOR_MEETING } actor_state;
+/* ENDING: done, but other classes still work on the collective. */
+typedef enum actor_state {
+    ACTOR_IDLE, ACTOR_ISSUE, ACTOR_RUNNING, ACTOR_MEETING, ACTOR_ENDING
+} actor_state;
 
 typedef struct actor {
     uint32_t instance;     /* of the task at the head; n_instance: all done */
@@ -68,7 +86,13 @@ typedef struct actor {
     uint32_t next_meeting; /* list of actors in one rendezvous */
     actor_state state;
     bool has_waits;        /* `wait` is set for the head */
-    int64_t ready_ps, start_ps;
+    int64_t ready_ps;
+    /* while running, where overlap is modelled */
+    uint8_t kind;
+    uint32_t slow_q16;     /* time over time alone, in 2^-16 */
+    int64_t left_ps, since_ps; /* time alone that was left at `since` */
+    uint32_t leader;       /* first actor of the collective it is in, or NOBODY */
+    uint32_t unfinished;   /* of a leader: actors that still work */
 } actor;
 
 /* A collective that some classes have reached and others have not. */
@@ -98,7 +122,10 @@ typedef struct engine {
     actor *actors;         /* [class * STREAMS + stream] */
     channel *channels;
     event *heap;
+    uint32_t *place;       /* by actor: of its event in the heap */
     uint32_t n_heap;
+    uint32_t *changed;     /* classes to rate anew */
+    uint32_t n_changed;
     int64_t now_ps;
     uint32_t cause_class, cause_instance; /* the task that just ended */
     uint16_t cause_task;
@@ -310,10 +337,17 @@ static void engine_init(engine *engine_, const smp_engine_input *input)
     engine_->lanes = SMP_ARENA_ARRAY(arena, step->n_program, lane);
     engine_->actors = SMP_ARENA_ARRAY(arena, (size_t)step->n_program * STREAMS, actor);
     engine_->heap = SMP_ARENA_ARRAY(arena, (size_t)step->n_program * STREAMS + 1, event);
+    engine_->place = SMP_ARENA_ARRAY(arena, (size_t)step->n_program * STREAMS, uint32_t);
+    engine_->changed = SMP_ARENA_ARRAY(arena, step->n_program, uint32_t);
     for (uint32_t c = 0; c < step->n_program; c++) {
         lane *lane_ = &engine_->lanes[c];
         lane_->program = step->programs[c];
         lane_->duration_ps = input->duration_ps[c];
+        lane_->drawn_ps = input->drawn_ps ? input->drawn_ps[c] : NULL;
+        lane_->kinds = input->overlap ? input->kinds[c] : NULL;
+        for (uint32_t k = 0; k < SMP_OVERLAP_KINDS; k++) {
+            lane_->slow_q16[k] = ALONE_Q16;
+        }
         make_lists(arena, lane_);
         make_positions(arena, lane_);
         make_wait_index(arena, lane_);
@@ -334,24 +368,27 @@ static inline bool event_before(const event *a, const event *b)
     return a->time_ps < b->time_ps || (a->time_ps == b->time_ps && a->actor < b->actor);
 }
 
-static void push(engine *engine_, int64_t time_ps, uint32_t actor_index)
+static void set_event(engine *engine_, uint32_t at, event event_)
 {
-    event *heap = engine_->heap;
-    event new_event = {.time_ps = time_ps, .actor = actor_index};
-    uint32_t at = engine_->n_heap++;
-    while (at > 0 && event_before(&new_event, &heap[(at - 1) / 2])) {
-        heap[at] = heap[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    heap[at] = new_event;
+    engine_->heap[at] = event_;
+    engine_->place[event_.actor] = at;
 }
 
-static event pop(engine *engine_)
+/* Puts an event at or above `at`. */
+static void sift_up(engine *engine_, uint32_t at, event event_)
 {
-    event *heap = engine_->heap;
-    event top = heap[0];
-    event last = heap[--engine_->n_heap];
-    uint32_t at = 0;
+    const event *heap = engine_->heap;
+    while (at > 0 && event_before(&event_, &heap[(at - 1) / 2])) {
+        set_event(engine_, at, heap[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    set_event(engine_, at, event_);
+}
+
+/* Puts an event at or below `at`. */
+static void sift_down(engine *engine_, uint32_t at, event event_)
+{
+    const event *heap = engine_->heap;
     for (;;) {
         uint32_t child = 2 * at + 1;
         if (child >= engine_->n_heap) {
@@ -360,14 +397,130 @@ static event pop(engine *engine_)
         if (child + 1 < engine_->n_heap && event_before(&heap[child + 1], &heap[child])) {
             child++;
         }
-        if (!event_before(&heap[child], &last)) {
+        if (!event_before(&heap[child], &event_)) {
             break;
         }
-        heap[at] = heap[child];
+        set_event(engine_, at, heap[child]);
         at = child;
     }
-    heap[at] = last;
+    set_event(engine_, at, event_);
+}
+
+static void push(engine *engine_, int64_t time_ps, uint32_t actor_index)
+{
+    sift_up(engine_, engine_->n_heap++, (event){.time_ps = time_ps, .actor = actor_index});
+}
+
+static event pop(engine *engine_)
+{
+    event top = engine_->heap[0];
+    event last = engine_->heap[--engine_->n_heap];
+    if (engine_->n_heap > 0) {
+        sift_down(engine_, 0, last);
+    }
     return top;
+}
+
+/* Moves the event of an actor to another time. */
+static void move_event(engine *engine_, uint32_t actor_index, int64_t time_ps)
+{
+    const uint32_t at = engine_->place[actor_index];
+    const event moved = {.time_ps = time_ps, .actor = actor_index};
+    if (event_before(&moved, &engine_->heap[at])) {
+        sift_up(engine_, at, moved);
+    } else {
+        sift_down(engine_, at, moved);
+    }
+}
+
+/* ------------------------------------------------------------------ overlap */
+
+enum { KIND_BITS = 8, KIND_MASK = (1 << KIND_BITS) - 1 };
+
+/* Whether any collective is among the tasks of all kinds. */
+static inline bool has_collective(uint64_t running)
+{
+    return running >> SMP_OVERLAP_IN_NODE * KIND_BITS != 0;
+}
+
+/* How much longer a task of each kind takes beside what else runs on its device: each other
+ * task adds what one of its kind adds alone. */
+static void find_slows(const engine *engine_, lane *lane_)
+{
+    lane_->rated = lane_->now_running;
+    for (uint32_t kind = 0; kind < SMP_OVERLAP_KINDS; kind++) {
+        uint64_t slow_q16 = ALONE_Q16;
+        for (uint32_t k = 1; k < SMP_OVERLAP_KINDS; k++) {
+            const uint32_t n = lane_->rated >> k * KIND_BITS & KIND_MASK;
+            const uint32_t others = n - (n > 0 && k == kind);
+            const uint32_t more_q16 =
+                engine_->input->overlap->slow_q16[kind][k] - ALONE_Q16;
+            if (others > 0 && more_q16 > 0) {
+                slow_q16 = slow_q16 * (ALONE_Q16 + (uint64_t)others * more_q16) >> 16;
+            }
+        }
+        lane_->slow_q16[kind] = (uint32_t)slow_q16;
+    }
+}
+
+/* Time that `alone_ps` takes at a rate, rounded up; and time alone of what was done. */
+static int64_t slowed(int64_t alone_ps, uint32_t slow_q16)
+{
+    const int64_t low = alone_ps & (ALONE_Q16 - 1);
+    return (alone_ps >> 16) * slow_q16 + ((low * slow_q16 + ALONE_Q16 - 1) >> 16);
+}
+
+static int64_t done_alone(int64_t elapsed_ps, uint32_t slow_q16)
+{
+    return elapsed_ps / slow_q16 * ALONE_Q16 + ((elapsed_ps % slow_q16) << 16) / slow_q16;
+}
+
+static void rate_anew(engine *engine_, uint32_t c)
+{
+    lane *lane_ = &engine_->lanes[c];
+    lane_->changed = false;
+    if (!has_collective(lane_->now_running | lane_->rated)) {
+        return; /* only collectives slow, or are slowed */
+    }
+    if (lane_->now_running != lane_->rated) {
+        find_slows(engine_, lane_);
+    }
+    for (uint32_t s = 0; lane_->running >> s != 0; s++) {
+        actor *actor_ = &engine_->actors[c * STREAMS + s];
+        const uint32_t slow_q16 = lane_->slow_q16[actor_->kind];
+        if (!(lane_->running >> s & 1u) || slow_q16 == actor_->slow_q16 ||
+            actor_->state != ACTOR_RUNNING) {
+            continue;
+        }
+        const int64_t done = done_alone(engine_->now_ps - actor_->since_ps, actor_->slow_q16);
+        actor_->left_ps = done < actor_->left_ps ? actor_->left_ps - done : 0;
+        actor_->since_ps = engine_->now_ps;
+        actor_->slow_q16 = slow_q16;
+        move_event(engine_, c * STREAMS + s,
+                   engine_->now_ps + slowed(actor_->left_ps, slow_q16));
+    }
+}
+
+static void rate_all(engine *engine_)
+{
+    while (engine_->n_changed > 0) {
+        rate_anew(engine_, engine_->changed[--engine_->n_changed]);
+    }
+}
+
+/* A task of a stream starts or ends on its device. */
+static void note_running(engine *engine_, uint32_t index, bool starts)
+{
+    const uint32_t c = index / STREAMS;
+    lane *lane_ = &engine_->lanes[c];
+    const uint8_t kind = engine_->actors[index].kind;
+    const uint64_t one = kind == SMP_OVERLAP_NONE ? 0 : UINT64_C(1) << kind * KIND_BITS;
+    lane_->running ^= 1u << index % STREAMS;
+    lane_->now_running += starts ? one : 0 - one;
+    if (!lane_->changed && kind != SMP_OVERLAP_NONE) {
+        lane_->changed = true;
+        engine_->changed[engine_->n_changed++] = c;
+    }
 }
 
 /* ---------------------------------------------------------------------- run */
@@ -411,13 +564,21 @@ static void keep_ready(engine *engine_, uint32_t c, const actor *actor_, uint32_
     record->cause_task = caused ? engine_->cause_task : (uint16_t)task;
 }
 
-/* Starts the head of an actor now; it lasts duration_ps. */
+/* Task `task` of an instance, which is task `at` of the program. */
+static int64_t duration_of(const lane *lane_, uint32_t instance, uint32_t task, uint32_t at)
+{
+    const int64_t *drawn_ps = lane_->drawn_ps ? lane_->drawn_ps[instance] : NULL;
+    return drawn_ps ? drawn_ps[task] : lane_->duration_ps[at];
+}
+
+/* Starts the head of an actor now; it lasts duration_ps where nothing slows
+ * it. */
 static void start(engine *engine_, uint32_t index, uint32_t task, int64_t duration_ps)
 {
     uint32_t c = index / STREAMS;
+    const lane *lane_ = &engine_->lanes[c];
     actor *actor_ = &engine_->actors[index];
     actor_->state = ACTOR_RUNNING;
-    actor_->start_ps = engine_->now_ps;
     if (engine_->input->records) {
         smp_record *record =
             &engine_->input->records[c][engine_->input->record0[c][actor_->instance] + task];
@@ -425,6 +586,16 @@ static void start(engine *engine_, uint32_t index, uint32_t task, int64_t durati
         record->end_ps = engine_->now_ps + duration_ps;
     }
     push(engine_, engine_->now_ps + duration_ps, index);
+    if (lane_->kinds) {
+        const smp_program *program = lane_->program;
+        const uint32_t segment = program->order[actor_->instance].segment;
+        actor_->kind = lane_->kinds[program->segments[segment].task0 + task];
+        actor_->slow_q16 = ALONE_Q16;
+        actor_->left_ps = duration_ps;
+        actor_->since_ps = engine_->now_ps;
+        actor_->leader = NOBODY;
+        note_running(engine_, index, true);
+    }
 }
 
 static void start_all(engine *engine_, const meeting *meeting_, bool by_host)
@@ -439,8 +610,10 @@ static void start_all(engine *engine_, const meeting *meeting_, bool by_host)
         /* What let the last class arrive is what let all of them start. */
         keep_ready(engine_, index / STREAMS, actor_, task, by_host);
         start(engine_, index, task, duration_ps);
+        actor_->leader = meeting_->first;
         index = next;
     }
+    engine_->actors[meeting_->first].unfinished = meeting_->arrived;
 }
 
 /* The head of an actor reaches a collective in which several classes meet. */
@@ -468,8 +641,9 @@ static void arrive(engine *engine_, uint32_t index, uint32_t task, bool by_host)
     actor_->next_meeting = meeting_->first;
     meeting_->first = index;
     meeting_->arrived++;
-    if (lane_->duration_ps[at] > meeting_->duration_ps) {
-        meeting_->duration_ps = lane_->duration_ps[at];
+    const int64_t duration_ps = duration_of(lane_, actor_->instance, task, at);
+    if (duration_ps > meeting_->duration_ps) {
+        meeting_->duration_ps = duration_ps;
     }
     if (meeting_->arrived == channel_->members) {
         meeting complete = *meeting_;
@@ -541,7 +715,39 @@ static void try_start(engine *engine_, uint32_t index)
         return;
     }
     keep_ready(engine_, c, actor_, task, by_host);
-    start(engine_, index, task, lane_->duration_ps[at]);
+    start(engine_, index, task, duration_of(lane_, actor_->instance, task, at));
+}
+
+/* Whether other classes still work on the collective whose part of this actor is done; the
+ * last one lets all of them end. */
+static bool awaits_others(engine *engine_, uint32_t index)
+{
+    actor *actor_ = &engine_->actors[index];
+    const uint32_t leader = actor_->leader;
+    if (!engine_->input->overlap || leader == NOBODY) {
+        return false;
+    }
+    actor_->state = ACTOR_ENDING;
+    if (--engine_->actors[leader].unfinished == 0) {
+        for (uint32_t i = leader; i != UINT32_MAX; i = engine_->actors[i].next_meeting) {
+            engine_->actors[i].leader = NOBODY;
+            push(engine_, engine_->now_ps, i);
+        }
+    }
+    return true;
+}
+
+/* What the end of a task leaves where overlap is modelled. */
+static void end_running(engine *engine_, uint32_t index)
+{
+    const uint32_t c = index / STREAMS;
+    const actor *actor_ = &engine_->actors[index];
+    note_running(engine_, index, false);
+    if (engine_->input->records) {
+        const uint32_t task = head_task(&engine_->lanes[c], actor_, index % STREAMS);
+        engine_->input->records[c][engine_->input->record0[c][actor_->instance] + task].end_ps =
+            engine_->now_ps;
+    }
 }
 
 /* The running task of an actor ends now. */
@@ -551,6 +757,9 @@ static void complete(engine *engine_, uint32_t index)
     uint32_t stream = index % STREAMS;
     const lane *lane_ = &engine_->lanes[c];
     actor *actor_ = &engine_->actors[index];
+    if (lane_->kinds) {
+        end_running(engine_, index);
+    }
     engine_->has_cause = true;
     engine_->cause_class = c;
     engine_->cause_instance = actor_->instance;
@@ -639,10 +848,16 @@ smp_status smp_engine_simulate(const smp_engine_input *input, smp_errors *errors
     uint32_t slowest = 0;
     int64_t end_ps = 0;
     while (engine_.n_heap > 0) {
+        if (engine_.n_changed > 0 && engine_.heap[0].time_ps > engine_.now_ps) {
+            rate_all(&engine_);
+        }
         event event_ = pop(&engine_);
         engine_.now_ps = event_.time_ps;
         if (engine_.actors[event_.actor].state == ACTOR_ISSUE) {
             try_start(&engine_, event_.actor);
+            continue;
+        }
+        if (awaits_others(&engine_, event_.actor)) {
             continue;
         }
         uint32_t c = event_.actor / STREAMS;

@@ -53,7 +53,7 @@ static uint32_t place_of(const smp_buffer *buffer, const smp_instance *instance,
     switch (buffer->index) {
     case SMP_INDEX_TURN: index = (int64_t)instance->turn + delta; break;
     case SMP_INDEX_LAYER:
-        index = (int64_t)instance->layer + delta - (int64_t)buffer->first;
+        index = smp_layer_entry(buffer, (int64_t)instance->layer + delta);
         break;
     case SMP_INDEX_NONE: break;
     }

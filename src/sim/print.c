@@ -8,6 +8,7 @@
 
 #include "sim/peaks.h"
 #include "sim/sim.h"
+#include "sim/what_if.h"
 
 #include "base/numeric.h"
 #include "mesh/settings.h"
@@ -293,8 +294,9 @@ static void out_job(smp_json_out *out, const smp_job *job)
     smp_out_settings(out, "settings", &job->settings);
 }
 
-smp_status smp_simulation_print(const smp_simulation *simulation, bool json, FILE *stream,
-                                smp_errors *errors)
+smp_status smp_simulation_print_with(const smp_simulation *simulation,
+                                     const smp_what_ifs *what_ifs, bool json, FILE *stream,
+                                     smp_errors *errors)
 {
     smp_json_out out = {0};
     smp_text text = {0};
@@ -302,6 +304,7 @@ smp_status smp_simulation_print(const smp_simulation *simulation, bool json, FIL
         smp_out_object(&out, NULL);
         out_job(&out, simulation->job);
         smp_out_report(&out, simulation->job, &simulation->report);
+        smp_what_ifs_out(what_ifs, &out);
         smp_out_end_object(&out);
         text = out.text;
     } else {
@@ -312,8 +315,15 @@ smp_status smp_simulation_print(const smp_simulation *simulation, bool json, FIL
         smp_text_peaks(&text, &simulation->report.memory);
         text_settings(&text, simulation->job);
         text_notes(&text, simulation);
+        smp_what_ifs_text(what_ifs, &text);
     }
     fwrite(text.data, 1, text.length, stream);
     smp_text_free(&text);
     return smp_stream_check(stream, "output", errors);
+}
+
+smp_status smp_simulation_print(const smp_simulation *simulation, bool json, FILE *stream,
+                                smp_errors *errors)
+{
+    return smp_simulation_print_with(simulation, NULL, json, stream, errors);
 }

@@ -19,6 +19,7 @@
 #include "sim/sim.h"
 
 #include "base/numeric.h"
+#include "cost/stack.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -178,6 +179,64 @@ static void price_tasks(smp_simulation *simulation)
     }
 }
 
+/* What the host takes to launch each task; NULL: the step is a captured graph. */
+static int64_t **host_issue(const smp_simulation *simulation)
+{
+    const smp_step *step = simulation->step;
+    if (!step->programs[0]->host_launches) {
+        return NULL;
+    }
+    const double launch_s = simulation->job->profile->host_launch_s.value;
+    int64_t **issue_ps = SMP_ARENA_ARRAY(simulation->arena, step->n_program, int64_t *);
+    for (uint32_t c = 0; c < step->n_program; c++) {
+        const smp_program *program = step->programs[c];
+        issue_ps[c] = SMP_ARENA_ARRAY(simulation->arena, program->n_task, int64_t);
+        for (uint32_t t = 0; t < program->n_task; t++) {
+            const double kernels = smp_cost_kernels(program, &program->tasks[t]);
+            issue_ps[c][t] = smp_ps_from_s(kernels * launch_s);
+        }
+    }
+    return issue_ps;
+}
+
+static const uint8_t *const *overlap_kinds(const smp_simulation *simulation)
+{
+    const smp_step *step = simulation->step;
+    uint8_t **kinds = SMP_ARENA_ARRAY(simulation->arena, step->n_program, uint8_t *);
+    for (uint32_t c = 0; c < step->n_program; c++) {
+        const smp_program *program = step->programs[c];
+        kinds[c] = SMP_ARENA_ARRAY(simulation->arena, program->n_task, uint8_t);
+        for (uint32_t t = 0; t < program->n_task; t++) {
+            kinds[c][t] = (uint8_t)smp_cost_overlap_kind(program, &program->tasks[t]);
+        }
+    }
+    return (const uint8_t *const *)kinds;
+}
+
+/* Runs the step; `overlap` NULL: nothing slows anything. */
+static smp_status run(const smp_simulation *simulation, const smp_overlap *overlap,
+                      smp_errors *errors, int64_t *end_ps_p, uint32_t *slowest_p)
+{
+    const smp_engine_input input = {
+        .step = simulation->step,
+        .duration_ps = simulation->duration_ps,
+        .drawn_ps = simulation->drawn_ps,
+        .host_issue_ps = host_issue(simulation),
+        .records = simulation->records,
+        .record0 = (const uint32_t *const *)simulation->record0,
+        .overlap = overlap,
+        .kinds = overlap ? overlap_kinds(simulation) : NULL,
+    };
+    return smp_engine_simulate(&input, errors, end_ps_p, slowest_p);
+}
+
+smp_status smp_simulation_alone(const smp_simulation *simulation, smp_errors *errors,
+                                int64_t *end_ps_p)
+{
+    uint32_t slowest = 0;
+    return run(simulation, NULL, errors, end_ps_p, &slowest);
+}
+
 static void make_records(smp_simulation *simulation)
 {
     const smp_step *step = simulation->step;
@@ -203,10 +262,14 @@ smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *er
     price_tasks(simulation);
     make_records(simulation);
     smp_report *report = &simulation->report;
-    smp_status status =
-        smp_engine_run(step, simulation->duration_ps, simulation->records,
-                       (const uint32_t *const *)simulation->record0, errors, &report->step_ps,
-                       &simulation->slowest);
+    simulation->drawn_ps = SMP_ARENA_ARRAY(arena, step->n_program, const int64_t *const *);
+    for (uint32_t c = 0; c < step->n_program; c++) {
+        simulation->drawn_ps[c] = smp_draw_durations(simulation, c);
+    }
+    smp_overlap overlap;
+    simulation->overlaps = smp_cost_overlap(job->profile, &overlap);
+    smp_status status = run(simulation, simulation->overlaps ? &overlap : NULL, errors,
+                            &report->step_ps, &simulation->slowest);
     if (status != SMP_OK) {
         smp_arena_destroy(arena);
         return status;

@@ -50,18 +50,26 @@ struct smp_simulation {
     smp_record **records;
     int64_t **path_ps;       /* per class and task: time on the path of smp_report.time */
     double sigma_s;          /* standard deviation behind the interval */
+    const int64_t *const **drawn_ps; /* as in smp_engine_input */
+    bool overlaps;           /* the profile says how tasks slow each other down */
 };
 
 /* What the engine runs.  All arrays are per class, then per task or instance. */
 typedef struct smp_engine_input {
     const smp_step *step;
     int64_t *const *duration_ps;
+    /* By class and instance: durations of its tasks, NULL: as above; the whole or a class may
+     * be NULL as well. */
+    const int64_t *const *const *drawn_ps;
     /* Time the host takes to issue a task; the host issues in the order of instances and never
      * waits.  NULL: a captured graph, everything is issued at 0. */
     int64_t *const *host_issue_ps;
     /* NULL: nothing is kept.  record0 as in smp_simulation. */
     smp_record *const *records;
     const uint32_t *const *record0;
+    /* How tasks slow each other down, and the smp_overlap_kind of each task; NULL: not. */
+    const smp_overlap *overlap;
+    const uint8_t *const *kinds;
 } smp_engine_input;
 
 /* Step end of all classes in picoseconds, and the class that ends last (the lowest of equals).
@@ -72,6 +80,14 @@ SMP_CHECK smp_status smp_engine_simulate(const smp_engine_input *input, smp_erro
 SMP_CHECK smp_status smp_engine_run(const smp_step *step, int64_t *const *duration_ps,
                                     smp_record *const *records, const uint32_t *const *record0,
                                     smp_errors *errors, int64_t *end_ps_p, uint32_t *slowest_p);
+
+/* Durations by instance of class c where the imbalance of experts is drawn (drawn_ps above); NULL:
+ * nothing is. */
+const int64_t *const *smp_draw_durations(const smp_simulation *simulation, uint32_t c);
+/* Runs the step of a simulation again as if nothing slowed anything; never ends later.  The
+ * records are overwritten. */
+SMP_CHECK smp_status smp_simulation_alone(const smp_simulation *simulation, smp_errors *errors,
+                                          int64_t *end_ps_p);
 
 /* Fills record0 (n_instance + 1 entries) and returns the number of records. */
 uint64_t smp_records_index(const smp_program *program, uint32_t *record0);

@@ -79,7 +79,8 @@ static uint8_t add_naive(smp_graph *g, const sizes *s, uint8_t qkv, uint8_t y)
     return y;
 }
 
-static uint8_t add_core(smp_graph *g, const sizes *s, uint8_t qkv)
+/* `kv`: k and v where they are tensors of their own. */
+static uint8_t add_core(smp_graph *g, const sizes *s, uint8_t qkv, const uint8_t kv[2])
 {
     uint64_t elems = smp_mul(s->low->tokens, s->heads * s->v_dim);
     uint8_t y = TENSOR(g, "attention.y", elems * s->e), lse;
@@ -90,6 +91,8 @@ static uint8_t add_core(smp_graph *g, const sizes *s, uint8_t qkv)
     }
     lse = TENSOR(g, "attention.lse", smp_mul(s->low->tokens, s->heads * 4));
     node = add_node(g, SMP_OP_ATTENTION, NAMES("attention.core"), qkv, SMP_NO_TENSOR, y, lse);
+    node->in[1] = kv[0];
+    node->in[2] = kv[1];
     set_attention_dims(node, s);
     set_sinks(node, s);
     node->flags = SMP_FLAG_CAUSAL;
@@ -166,12 +169,55 @@ static uint8_t add_clip(smp_graph *g, const sizes *s, uint8_t qkv, uint64_t elem
     return clipped;
 }
 
+/* Whether the stack has q, k and v, gate and up as products each: of blocks like llama's, with
+ * gated MLPs and nothing but rope between the products and attention. */
+static bool is_separate(const sizes *s)
+{
+    const smp_attention *a = &s->block->attention;
+
+    return s->low->runtime->separate && s->block->mlp.gated && a->clip <= 0 && !a->qk_norm
+           && s->low->set->attention == SMP_ATTENTION_FLASH;
+}
+
+static uint8_t add_rope(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
+                        uint64_t heads, uint64_t kv_heads)
+{
+    uint8_t turned;
+
+    if (s->rotated == 0) {
+        return x;
+    }
+    turned = add_alias(g, x);
+    set_dims(add_node(g, SMP_OP_ROPE, names, x, SMP_NO_TENSOR, turned, SMP_NO_TENSOR),
+             s->low->tokens, heads, kv_heads, s->head_dim, s->rotated, s->low->seq);
+    return turned;
+}
+
+/* Three products of their own, and attention that reads three tensors. */
+static uint8_t add_separate(smp_graph *g, const sizes *s, uint8_t x, uint8_t kv[2])
+{
+    uint64_t h = s->low->hidden, tokens = s->low->tokens;
+    uint64_t wide = s->heads * s->head_dim, narrow = s->kv_heads * s->head_dim;
+    uint8_t q = TENSOR(g, "attention.q", smp_mul(tokens, wide * s->e));
+
+    add_matmul(g, s, NAMES("attention.q"), x, q, SMP_ROLE_Q_W, 1, wide, h);
+    set_bias(g, s, SMP_ROLE_Q_B, 1);
+    kv[0] = TENSOR(g, "attention.k", smp_mul(tokens, narrow * s->e));
+    add_matmul(g, s, NAMES("attention.k"), x, kv[0], SMP_ROLE_K_W, 1, narrow, h);
+    set_bias(g, s, SMP_ROLE_K_B, 1);
+    kv[1] = TENSOR(g, "attention.v", smp_mul(tokens, narrow * s->e));
+    add_matmul(g, s, NAMES("attention.v"), x, kv[1], SMP_ROLE_V_W, 1, narrow, h);
+    set_bias(g, s, SMP_ROLE_V_B, 1);
+    q = add_rope(g, s, NAMES("attention.rope_q"), q, s->heads, 0);
+    kv[0] = add_rope(g, s, NAMES("attention.rope_k"), kv[0], 0, s->kv_heads);
+    return q;
+}
+
 /* q, k and v of a token beside each other, from one product. */
 static uint8_t add_qkv(smp_graph *g, const sizes *s, uint8_t x)
 {
     uint64_t width = (s->heads + 2 * s->kv_heads) * s->head_dim, tokens = s->low->tokens;
-    uint8_t qkv = TENSOR(g, "attention.qkv", smp_mul(tokens, width * s->e)), turned;
-    smp_node *node;
+    uint8_t qkv = TENSOR(g, "attention.qkv", smp_mul(tokens, width * s->e));
 
     add_matmul(g, s, NAMES("attention.qkv"), x, qkv, SMP_ROLE_Q_W, 3, width, s->low->hidden);
     set_bias(g, s, SMP_ROLE_Q_B, 3);
@@ -181,14 +227,7 @@ static uint8_t add_qkv(smp_graph *g, const sizes *s, uint8_t x)
     if (s->block->attention.qk_norm) {
         qkv = add_qk_norm(g, s, qkv);
     }
-    if (s->rotated == 0) {
-        return qkv;
-    }
-    turned = add_alias(g, qkv);
-    node = add_node(g, SMP_OP_ROPE, NAMES("attention.rope"), qkv, SMP_NO_TENSOR, turned,
-                    SMP_NO_TENSOR);
-    set_dims(node, tokens, s->heads, s->kv_heads, s->head_dim, s->rotated, s->low->seq);
-    return turned;
+    return add_rope(g, s, NAMES("attention.rope"), qkv, s->heads, s->kv_heads);
 }
 
 /* ---- latent attention ---- */
@@ -265,10 +304,14 @@ static uint8_t add_latent_qkv(smp_graph *g, const sizes *s, uint8_t x)
 /* From the normed input to this rank's part of the output. */
 static uint8_t add_attention(smp_graph *g, const sizes *s, uint8_t x)
 {
-    uint8_t y;
+    uint8_t kv[2] = { SMP_NO_TENSOR, SMP_NO_TENSOR }, qkv, y;
 
-    y = add_core(g, s, s->block->attention.kv_lora_rank > 0 ? add_latent_qkv(g, s, x)
-                                                            : add_qkv(g, s, x));
+    if (s->block->attention.kv_lora_rank > 0) {
+        qkv = add_latent_qkv(g, s, x);
+    } else {
+        qkv = is_separate(s) ? add_separate(g, s, x, kv) : add_qkv(g, s, x);
+    }
+    y = add_core(g, s, qkv, kv);
     x = TENSOR(g, "attention.o", smp_mul(smp_mul(s->low->tokens, s->low->hidden), s->e));
     return add_matmul(g, s, NAMES("attention.o"), y, x, SMP_ROLE_O_W, 1, s->low->hidden,
                       s->heads * s->v_dim);
@@ -278,15 +321,24 @@ static uint8_t add_mlp(smp_graph *g, const sizes *s, uint8_t x)
 {
     const smp_mlp *mlp = &s->block->mlp;
     uint64_t elems = smp_mul(s->low->tokens, s->ffn), wide = mlp->gated ? 2 : 1;
-    uint8_t up = TENSOR(g, "mlp.up", smp_mul(elems, wide * s->e)), y;
+    uint8_t gate = SMP_NO_TENSOR, up, y;
     smp_node *node;
 
-    add_matmul(g, s, NAMES("mlp.up"), x, up, mlp->gated ? SMP_ROLE_GATE_W : SMP_ROLE_UP_W,
+    if (is_separate(s)) {
+        gate = TENSOR(g, "mlp.gate", smp_mul(elems, s->e));
+        add_matmul(g, s, NAMES("mlp.gate"), x, gate, SMP_ROLE_GATE_W, 1, s->ffn,
+                   s->low->hidden);
+        set_bias(g, s, SMP_ROLE_GATE_B, 1);
+        wide = 1;
+    }
+    up = TENSOR(g, "mlp.up", smp_mul(elems, wide * s->e));
+    add_matmul(g, s, NAMES("mlp.up"), x, up, wide == 2 ? SMP_ROLE_GATE_W : SMP_ROLE_UP_W,
                (uint8_t)wide, s->ffn * wide, s->low->hidden);
-    set_bias(g, s, mlp->gated ? SMP_ROLE_GATE_B : SMP_ROLE_UP_B, (uint8_t)wide);
+    set_bias(g, s, wide == 2 ? SMP_ROLE_GATE_B : SMP_ROLE_UP_B, (uint8_t)wide);
     y = TENSOR(g, "mlp.product", smp_mul(elems, s->e));
-    node = add_node(g, mlp->gated ? SMP_OP_GATED : SMP_OP_ACTIVATION, NAMES("mlp.act"), up,
-                    SMP_NO_TENSOR, y, SMP_NO_TENSOR);
+    node = add_node(g, mlp->gated ? SMP_OP_GATED : SMP_OP_ACTIVATION, NAMES("mlp.act"),
+                    gate != SMP_NO_TENSOR ? gate : up, gate != SMP_NO_TENSOR ? up : gate, y,
+                    SMP_NO_TENSOR);
     if (mlp->gated) {
         set_dims(node, s->low->tokens, s->ffn, (uint64_t)mlp->activation, 0, 0, 0);
     } else {
@@ -472,16 +524,17 @@ static void add_nodes(smp_graph *g, const sizes *s)
 /* Marks what the gradient of a node reads, besides gradients and parameters. */
 static void mark_needs(smp_graph *g, const smp_node *node)
 {
-    uint8_t need[3] = { SMP_NO_TENSOR, SMP_NO_TENSOR, SMP_NO_TENSOR };
+    uint8_t need[5] = { SMP_NO_TENSOR, SMP_NO_TENSOR, SMP_NO_TENSOR, SMP_NO_TENSOR,
+                        SMP_NO_TENSOR };
 
     switch (node->op) {
     case SMP_OP_NORM:
     case SMP_OP_MATMUL:
     case SMP_OP_SCORES:
     case SMP_OP_ACTIVATION:
-    case SMP_OP_GATED:
         need[0] = node->in[0];
         break;
+    case SMP_OP_GATED:
     case SMP_OP_VALUES:
         need[0] = node->in[0];
         need[1] = node->in[1];
@@ -490,6 +543,8 @@ static void mark_needs(smp_graph *g, const smp_node *node)
         need[0] = node->in[0];
         need[1] = node->out[0];
         need[2] = node->out[1];
+        need[3] = node->in[1];
+        need[4] = node->in[2];
         break;
     case SMP_OP_SOFTMAX:
         need[0] = node->out[0];
@@ -507,7 +562,7 @@ static void mark_needs(smp_graph *g, const smp_node *node)
         (void)smp_graph_moe_needs(node, need);
         break;
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         if (need[i] != SMP_NO_TENSOR) {
             const smp_tensor *t = &g->tensors[need[i]];
             /* A gathered input is gathered again beside its use. */
@@ -527,8 +582,9 @@ static bool is_counted(const smp_node *node)
 
 /* Which nodes' outputs the mode does not keep.  selective:op follows torchtitan's policy:
  * kept are attention, reduce-scatter, all-to-all, the choice of experts and every other
- * matmul, the first included. */
-static void mark_dropped(smp_graph *g, smp_checkpointing mode)
+ * matmul, the first included; with `all` also where backward does not read them, as PyTorch's
+ * selective checkpointing does. */
+static void mark_dropped(smp_graph *g, smp_checkpointing mode, bool all)
 {
     uint32_t n_matmul = 0;
 
@@ -545,6 +601,9 @@ static void mark_dropped(smp_graph *g, smp_checkpointing mode)
                    || node->op == SMP_OP_ALL_TO_ALL || node->op == SMP_OP_ROUTE
                    || (is_counted(node) && n_matmul % 2 == 0);
             n_matmul += is_counted(node);
+            if (keep && all) {
+                g->tensors[g->tensors[node->out[0]].storage].needed = true;
+            }
         }
         node->dropped = !keep || (node->op == SMP_OP_ALL_GATHER && !node->fp32);
     }
@@ -590,6 +649,6 @@ void smp_graph_build(const smp_lowering *low, const smp_block *block, smp_checkp
     for (uint32_t i = 0; i < graph->n_node; i++) {
         mark_needs(graph, &graph->nodes[i]);
     }
-    mark_dropped(graph, mode);
+    mark_dropped(graph, mode, low->runtime->separate && !low->set->compile);
     mark_again(graph);
 }

@@ -56,7 +56,7 @@ static void measure_received(const smp_lowering *low, const smp_moe *moe, smp_ex
         z->expected = set->capacity_pad ? z->bound : smaller(mean, z->bound);
         return;
     }
-    z->expected = smaller(scaled(mean, set->imbalance > 1 ? set->imbalance : 1), worst);
+    z->expected = smaller(scaled(mean, smp_imbalance_mean(&set->imbalance)), worst);
     if (z->capacity == 0) {
         z->bound = smaller(scaled(mean, set->moe_rows_factor), worst);
         z->bound = z->bound > z->expected ? z->bound : z->expected;
@@ -108,6 +108,11 @@ typedef struct experts {
     uint8_t layout;   /* of the rows at this rank's experts */
     bool beside;      /* shared experts run beside the exchange */
 } experts;
+
+static smp_node *last(experts *x)
+{
+    return &x->g->nodes[x->g->n_node - 1];
+}
 
 static uint64_t row_bytes(const experts *x, uint64_t rows)
 {
@@ -289,6 +294,12 @@ static uint8_t add_exchange(experts *x, smp_names names, uint8_t in, uint8_t out
 
     node->in[1] = x->layout;
     set_dims(node, back ? got : sent, back ? sent : got, smp_mul(busiest, h), back, 0, 0);
+    if (x->low->set->moe_dispatch_kernels == SMP_DISPATCH_DEEPEP) {
+        node->dims[4] = x->z.tokens;
+        node->dims[5] = x->moe->top_k | (uint64_t)x->moe->topk_groups << 32;
+        node->dims[6] = h;
+        node->dims[7] = x->moe->groups > 0 ? x->moe->groups : 1;
+    }
     return out;
 }
 
@@ -322,7 +333,9 @@ static smp_node *add_grouped(experts *x, smp_names names, uint8_t in, uint8_t ou
     node->exclusive = x->beside;
     set_dims(node, smp_mul(x->z.bound, gathered), smp_mul(x->z.expected, gathered), width,
              depth, x->z.experts, 0);
+    node->dims[5] = x->low->expert;
     node->dims[6] = n_weight;
+    node->dims[7] = 1;
     return node;
 }
 
@@ -353,6 +366,7 @@ static uint8_t add_experts(experts *x, uint8_t in, uint64_t gathered)
     add_grouped(x, NAMES("experts.down"), y, out, SMP_ROLE_EXPERT_DOWN_W, 1, x->low->hidden, f,
                 gathered);
     set_bias(x->g, x->s, SMP_ROLE_EXPERT_DOWN_B, 1);
+    last(x)->dims[7] = x->low->tensor; /* their sums are what is summed over the group */
     return out;
 }
 
@@ -366,11 +380,6 @@ static uint8_t add_combine(experts *x, uint8_t rows, uint8_t choice, uint8_t pla
 }
 
 /* ---- shared experts ---- */
-
-static smp_node *last(experts *x)
-{
-    return &x->g->nodes[x->g->n_node - 1];
-}
 
 static void set_beside(experts *x, uint32_t first)
 {

@@ -32,7 +32,7 @@ static smp_named *find_named(smp_lowering *low, const char *name, uint32_t stack
         }
     }
     SMP_GROW(low->named, low->n_named, low->cap_named);
-    low->named[low->n_named] = (smp_named){ name, stack, SMP_NO_BUFFER };
+    low->named[low->n_named] = (smp_named){ name, stack, SMP_NO_BUFFER, 0 };
     return &low->named[low->n_named++];
 }
 
@@ -58,18 +58,20 @@ uint16_t smp_lower_scratch(smp_lowering *low, const char *name, smp_buffer_kind 
                        .bytes = bytes });
 }
 
-uint16_t smp_lower_kept(smp_lowering *low, uint32_t stack, const char *name, uint64_t bytes)
+uint16_t smp_lower_kept(smp_lowering *low, const smp_variant *variant, const char *name,
+                        uint64_t bytes)
 {
-    const smp_stack *s = &low->stacks[stack];
+    uint16_t buffer = named_buffer(low, variant->stack,
+                                   &(smp_buffer){ .name = name,
+                                                  .kind = SMP_KIND_ACTIVATION,
+                                                  .index = SMP_INDEX_LAYER,
+                                                  .scope = SMP_SCOPE_MICROBATCH,
+                                                  .bytes = bytes });
+    smp_named *named = find_named(low, name, variant->stack);
 
-    return named_buffer(low, stack,
-                        &(smp_buffer){ .name = name,
-                                       .kind = SMP_KIND_ACTIVATION,
-                                       .index = SMP_INDEX_LAYER,
-                                       .scope = SMP_SCOPE_MICROBATCH,
-                                       .first = s->first,
-                                       .entries = s->last - s->first + 1,
-                                       .bytes = bytes });
+    named->variants |= smp_variant_bit(low, variant);
+    smp_set_layers(low, &low->build.program->buffers[buffer], variant->stack, named->variants);
+    return buffer;
 }
 
 /* ---- what the settings decide ---- */
@@ -165,6 +167,14 @@ static void decide_gradients(smp_lowering *low, smp_share *share)
     share->keeps_gathered = share->gathers && !low->set->reshard_after_forward;
 }
 
+static uint16_t token_buffer(smp_lowering *low, const char *name)
+{
+    return smp_build_buffer(&low->build, &(smp_buffer){ .name = name,
+                                                        .kind = SMP_KIND_TOKEN,
+                                                        .space = SMP_SPACE_TOKEN,
+                                                        .bytes = 1 });
+}
+
 static void decide_gathers(smp_lowering *low)
 {
     low->n_write = low->dense.n_write > low->experts.n_write ? low->dense.n_write
@@ -174,14 +184,31 @@ static void decide_gathers(smp_lowering *low)
                            && low->set->prefetch != SMP_PREFETCH_BACKWARD_PRE;
     low->orders_reduce = low->orders_backward && low->set->prefetch == SMP_PREFETCH_NONE;
     low->slots = low->orders_forward && low->orders_backward ? 1 : 2;
-    low->prefetch_token = SMP_NO_BUFFER;
-    if (low->orders_forward || low->orders_backward) {
-        low->prefetch_token =
-            smp_build_buffer(&low->build, &(smp_buffer){ .name = "prefetch",
-                                                         .kind = SMP_KIND_TOKEN,
-                                                         .space = SMP_SPACE_TOKEN,
-                                                         .bytes = 1 });
+    low->prefetch_token = low->orders_forward || low->orders_backward
+                              ? token_buffer(low, "prefetch")
+                              : SMP_NO_BUFFER;
+}
+
+/* What the software does otherwise than the native executor. */
+static void decide_stack(smp_lowering *low)
+{
+    smp_program *program = low->build.program;
+
+    low->runtime = smp_runtime_of(low->set->stack);
+    low->kernels = smp_runtime_kernels(low->runtime, low->set->compile);
+    low->loss = low->set->loss_kernel;
+    low->comm_token = low->reduce_token = SMP_NO_BUFFER;
+    if (low->runtime->one_comm) {
+        low->comm_token = token_buffer(low, "communicator");
     }
+    if (!low->set->overlap_reduce) {
+        low->reduce_token = token_buffer(low, "backward");
+    }
+    program->kernels = low->kernels;
+    program->loss = low->loss;
+    program->attention_kernel = low->set->attention_kernel;
+    program->kernel_efficiency = low->set->kernel_efficiency;
+    program->host_launches = !low->runtime->captured;
 }
 
 static void decide_checkpointing(smp_lowering *low)
@@ -251,13 +278,16 @@ static void add_share_comms(smp_lowering *low, const smp_class *klass, smp_share
     smp_arena *arena = low->build.program->arena;
     bool unshard = share->shard > 1
                    && (share->gathers || low->set->sharding == SMP_SHARDING_OPTIMIZER);
+    bool one = low->runtime->one_comm && unshard;
 
     share->unshard_comm = add_comm(low, klass,
-                                   smp_arena_printf(arena, "%sunshard", share->prefix), shard,
-                                   unshard);
-    share->reduce_comm = add_comm(low, klass,
-                                  smp_arena_printf(arena, "%sreduce", share->prefix), shard,
-                                  true);
+                                   smp_arena_printf(arena, "%s%s", share->prefix,
+                                                    one ? "shard" : "unshard"),
+                                   shard, unshard);
+    share->reduce_comm = one ? share->unshard_comm
+                             : add_comm(low, klass,
+                                        smp_arena_printf(arena, "%sreduce", share->prefix),
+                                        shard, true);
     share->replicate_comm =
         add_comm(low, klass, smp_arena_printf(arena, "%sreplicate", share->prefix), replica,
                  true);
@@ -466,19 +496,14 @@ static void add_stacks(smp_lowering *low)
 
 /* ---- units ---- */
 
-/* One unit of a variant; the stack has room for the largest of its variants. */
 static void add_layout(smp_lowering *low, const smp_block *block, bool of_experts,
-                       const smp_share *share, smp_home *home, smp_home *stack_or_null)
+                       const smp_share *share, smp_home *home)
 {
     smp_unit_layout(low->model, block, low->tensor, low->expert, of_experts, share,
                     &home->layout);
     home->share = share;
-    if (home->layout.elems == 0) {
-        return; /* no experts in this layer */
-    }
-    home->unit = smp_build_unit(&low->build, &home->layout);
-    if (stack_or_null && home->layout.shard_elems > stack_or_null->layout.shard_elems) {
-        stack_or_null->layout = home->layout;
+    if (home->layout.elems > 0) { /* else no experts in this layer */
+        home->unit = smp_build_unit(&low->build, &home->layout);
     }
 }
 
@@ -486,25 +511,27 @@ static void add_layouts(smp_lowering *low)
 {
     for (uint32_t i = 0; i < low->n_variant; i++) {
         smp_variant *v = &low->variants[i];
-        smp_stack *s = &low->stacks[v->stack];
 
-        s->home.share = &low->dense;
-        s->experts.share = &low->experts;
-        add_layout(low, v->block, false, &low->dense, &v->home, &s->home);
+        add_layout(low, v->block, false, &low->dense, &v->home);
         if (low->expert > 1) {
-            add_layout(low, v->block, true, &low->experts, &v->experts, &s->experts);
+            add_layout(low, v->block, true, &low->experts, &v->experts);
         }
     }
-    add_layout(low, NULL, false, &low->dense, &low->root, NULL);
+    add_layout(low, NULL, false, &low->dense, &low->root);
 }
 
-/* The buffers of its stack, with the variant's own layout. */
-static void take_home(smp_home *home, const smp_home *stack)
+static smp_home *home_of(smp_variant *variant, bool of_experts)
+{
+    return of_experts ? &variant->experts : &variant->home;
+}
+
+/* The buffers of another variant, with the variant's own layout. */
+static void take_home(smp_home *home, const smp_home *other)
 {
     smp_unit layout = home->layout;
     uint16_t unit = home->unit;
 
-    *home = *stack;
+    *home = *other;
     home->layout = layout;
     home->unit = unit;
     home->master_first = home->master == home->weights ? layout.own_first : 0;
@@ -516,9 +543,8 @@ static void add_rings(smp_lowering *low, smp_share *share, bool of_experts)
     uint64_t largest = 0;
 
     share->ring = share->ring_grads = share->ring_reduced = SMP_NO_BUFFER;
-    for (uint32_t i = 0; i < low->n_stack; i++) {
-        const smp_stack *s = &low->stacks[i];
-        uint64_t n = of_experts ? s->experts.layout.shard_elems : s->home.layout.shard_elems;
+    for (uint32_t i = 0; i < low->n_variant; i++) {
+        uint64_t n = home_of(&low->variants[i], of_experts)->layout.shard_elems;
 
         largest = n > largest ? n : largest;
     }
@@ -527,27 +553,48 @@ static void add_rings(smp_lowering *low, smp_share *share, bool of_experts)
     }
 }
 
+/* Homes of a stack's layers: variants whose units are of one size share buffers. */
+static void add_homes(smp_lowering *low, uint32_t stack, bool of_experts)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < low->n_variant; i++) {
+        smp_home *home = home_of(&low->variants[i], of_experts);
+        uint64_t variants = 0;
+        bool has = low->variants[i].stack == stack && home->layout.elems > 0;
+
+        for (uint32_t j = 0; j < low->n_variant && has; j++) {
+            const smp_home *other = home_of(&low->variants[j], of_experts);
+
+            if (low->variants[j].stack == stack
+                && other->layout.shard_elems == home->layout.shard_elems) {
+                variants |= smp_variant_bit(low, &low->variants[j]);
+                if (j < i) {
+                    take_home(home, other);
+                    has = false;
+                }
+            }
+        }
+        if (has) {
+            const char *name = n == 0 ? low->stacks[stack].suffix
+                                      : smp_arena_printf(low->build.program->arena, "%s-%u",
+                                                         low->stacks[stack].suffix, n);
+
+            smp_lower_home(low, home, name, stack, variants);
+            n++;
+        }
+    }
+}
+
 static void add_units(smp_lowering *low)
 {
     add_rings(low, &low->dense, false);
     add_rings(low, &low->experts, true);
     for (uint32_t i = 0; i < low->n_stack; i++) {
-        smp_stack *s = &low->stacks[i];
-
-        smp_lower_home(low, &s->home, s);
-        if (s->experts.layout.elems > 0) {
-            smp_lower_home(low, &s->experts, s);
-        }
+        add_homes(low, i, false);
+        add_homes(low, i, true);
     }
-    smp_lower_home(low, &low->root, NULL);
-    for (uint32_t i = 0; i < low->n_variant; i++) {
-        smp_variant *v = &low->variants[i];
-
-        take_home(&v->home, &low->stacks[v->stack].home);
-        if (v->experts.layout.elems > 0) {
-            take_home(&v->experts, &low->stacks[v->stack].experts);
-        }
-    }
+    smp_lower_home(low, &low->root, NULL, 0, 0);
 }
 
 /* ---- segments that belong to no unit ---- */
@@ -679,6 +726,13 @@ static void reduce(smp_lowering *low, const smp_share *share, const smp_segments
     }
 }
 
+/* Reductions that wait for the end of backward come behind it, so that what is on their
+ * streams is in the order in which it may run. */
+static bool reduces_later(const smp_lowering *low)
+{
+    return low->reduce_token != SMP_NO_BUFFER;
+}
+
 /* Experts first: their gradients are finished before those of attention. */
 static void reduce_layer(smp_lowering *low, uint32_t layer, uint64_t mb, uint64_t turn)
 {
@@ -736,12 +790,17 @@ static void order_backward(smp_lowering *low, uint64_t mb)
         if (low->orders_backward && !low->orders_reduce) {
             gather_down(low, mb, i - 1);
         }
-        reduce_layer(low, i, mb, turn);
+        if (!reduces_later(low)) {
+            reduce_layer(low, i, mb, turn);
+        }
         if (low->orders_reduce) {
             gather_down(low, mb, i - 1);
         }
     }
     issue(low, low->embed_grad[add], 0, mb, 0);
+    for (uint32_t i = low->model->n_layer; reduces_later(low) && i-- > 0;) {
+        reduce_layer(low, i, mb, turn_down(low, mb, i));
+    }
     reduce(low, &low->dense, &low->root_segments, 0, mb, 0);
 }
 
@@ -794,16 +853,11 @@ static void add_order(smp_lowering *low)
 /* ---- one rank, all classes ---- */
 
 /* What has no operation here yet is refused by its name, never left out. */
-static const char *missing(const smp_model *model, uint32_t tensor)
+static const char *missing(const smp_model *model)
 {
     for (uint32_t k = 0; k < model->n_kind; k++) {
         if (model->kinds[k].attention.kv_heads != model->kinds[0].attention.kv_heads) {
             return "a number of key-value heads that differs between layers";
-        }
-        for (uint32_t i = 0; i < model->kinds[k].n_param; i++) {
-            if (model->kinds[k].params[i].role == SMP_ROLE_EXPERT_DOWN_B && tensor > 1) {
-                return "a bias of experts under tensor parallelism";
-            }
         }
     }
     return NULL;
@@ -812,7 +866,7 @@ static const char *missing(const smp_model *model, uint32_t tensor)
 static smp_status check_model(const smp_job *job, smp_errors *errors)
 {
     const smp_model *model = job->model;
-    const char *feature = missing(model, job->settings.tensor_parallel_degree);
+    const char *feature = missing(model);
 
     if (feature) {
         return smp_fail(errors, SMP_INPUT, NULL, "%s: %s cannot be lowered to a step yet",
@@ -851,6 +905,7 @@ smp_status smp_lower_rank(const smp_job *job, const smp_mesh *mesh, uint32_t ran
     decide_gradients(&low, &low.experts);
     decide_gathers(&low);
     decide_checkpointing(&low);
+    decide_stack(&low);
     add_comms(&low, klass);
     add_buffers(&low);
     status = add_variants(&low);
@@ -863,6 +918,7 @@ smp_status smp_lower_rank(const smp_job *job, const smp_mesh *mesh, uint32_t ran
     }
     smp_build_finish(&low.build);
     free(low.named);
+    free(low.spans);
     if (status == SMP_OK) {
         *program_p = low.build.program;
     }

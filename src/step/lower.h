@@ -65,9 +65,15 @@ typedef struct smp_segments {
 typedef struct smp_stack {
     uint32_t first, last;   /* layers */
     const char *suffix;     /* of buffer names: "", ".1", ... */
-    smp_home home;          /* buffers; unit and layout are those of its largest variant */
-    smp_home experts;       /* of their own where several ranks split them, else empty */
 } smp_stack;
+
+/* Layers of a stack: those of some of its variants (layers.c). */
+typedef struct smp_layer_set {
+    uint32_t stack;
+    uint64_t variants;      /* smp_variant_bit of each */
+    uint32_t first, layers, entries;
+    const uint16_t *entry_of_layer;
+} smp_layer_set;
 
 typedef struct smp_variant {
     const smp_block *block;
@@ -81,7 +87,12 @@ typedef struct smp_variant {
 } smp_variant;
 
 /* A buffer found by its name; `stack` says whose, or that it is scratch. */
-typedef struct smp_named { const char *name; uint32_t stack; uint16_t buffer; } smp_named;
+typedef struct smp_named {
+    const char *name;
+    uint32_t stack;
+    uint16_t buffer;
+    uint64_t variants;      /* that use it */
+} smp_named;
 
 /* Sizes of the experts of a layer on one rank; rows are tokens at one of their experts. */
 typedef struct smp_expert_sizes {
@@ -117,6 +128,9 @@ typedef struct smp_lowering {
     uint32_t slots;         /* of the ring of gathered parameters */
     bool orders_forward, orders_backward; /* gathers wait for the unit before by a token */
     bool orders_reduce;     /* ... and for its reduction */
+    const smp_runtime *runtime; /* of the stack */
+    smp_kernel_form kernels;
+    smp_loss_kernel loss;
     uint32_t checkpointed;  /* layers 0 .. checkpointed - 1 */
     uint32_t offloaded;     /* layers 0 .. offloaded - 1 have their inputs in the ring */
     uint32_t stored;        /* layers 0 .. stored - 1 are stored and loaded */
@@ -132,14 +146,21 @@ typedef struct smp_lowering {
     uint16_t x_ring, x, host, d, ids, targets, scalars, embed_mask;
     uint16_t embed_narrow, embed_raw; /* what the embedding's projection and norm read */
     uint16_t prefetch_token, load_token, units_token;
+    uint16_t comm_token;    /* of collectives of the shard group that share a communicator */
+    uint16_t reduce_token;  /* backward has ended */
     smp_named *named; uint32_t n_named, cap_named;
+    smp_layer_set *spans; uint32_t n_span, cap_span;
 } smp_lowering;
 
 /* Scratch of a segment: one buffer for each name, as large as its largest use. */
 uint16_t smp_lower_scratch(smp_lowering *low, const char *name, smp_buffer_kind kind,
                            uint64_t bytes);
-/* A tensor that forward leaves for backward: one entry a layer of the stack. */
-uint16_t smp_lower_kept(smp_lowering *low, uint32_t stack, const char *name, uint64_t bytes);
+/* A tensor that forward leaves for backward: one entry for each layer that does. */
+uint16_t smp_lower_kept(smp_lowering *low, const smp_variant *variant, const char *name,
+                        uint64_t bytes);
+/* layers.c: gives a buffer entries for the layers of some variants of a stack. */
+uint64_t smp_variant_bit(const smp_lowering *low, const smp_variant *variant);
+void smp_set_layers(smp_lowering *low, smp_buffer *buffer, uint32_t stack, uint64_t variants);
 smp_ref smp_whole(uint16_t buffer, uint64_t bytes);
 smp_access smp_token(uint16_t buffer);
 /* A parameter in the whole unit, and its gradient; `n` roles that follow each other make one
@@ -171,7 +192,10 @@ void smp_lower_block(smp_lowering *low, smp_variant *variant);
 void smp_lower_ends(smp_lowering *low);
 /* lower_units.c: gather, reduce, squares, update, norm; buffers of a unit. */
 void smp_lower_rings(smp_lowering *low, smp_share *share, uint64_t shard_elems);
-void smp_lower_home(smp_lowering *low, smp_home *home, const smp_stack *stack_or_null);
+/* Of the layers of some variants of a stack, `name` ending the name of their stack; or of the
+ * root unit, `name` NULL. */
+void smp_lower_home(smp_lowering *low, smp_home *home, const char *name, uint32_t stack,
+                    uint64_t variants);
 void smp_lower_unit(smp_lowering *low, const smp_home *home, smp_segments *segments);
 void smp_lower_norm(smp_lowering *low);
 /* The program of one rank, before memory plan and waits. */

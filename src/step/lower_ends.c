@@ -300,6 +300,9 @@ static void lower_embed_grad(smp_lowering *low, bool add)
                    (smp_access[]){ smp_reads(d), smp_reads(all_of(low, low->ids)),
                                    root_grad(low, SMP_ROLE_EMBED, add) },
                    3);
+    if (low->reduce_token != SMP_NO_BUFFER) {
+        smp_build_extend(&low->build, smp_token(low->reduce_token));
+    }
 }
 
 /* ---- head ---- */
@@ -315,6 +318,7 @@ typedef struct chunk {
     smp_ref norm, out;    /* after the norm, after the projection */
     smp_ref in;           /* input of the head, whole */
     smp_ref logits, stats;
+    smp_ref beside;       /* what the loss keeps beside the logits; no bytes: nothing */
     smp_role weight, bias;
 } chunk;
 
@@ -339,6 +343,14 @@ static void place_chunk(smp_lowering *low, chunk *c)
     logits = smp_mul(smp_mul(c->tokens, low->local_vocab), e);
     c->logits = smp_whole(smp_lower_scratch(low, "logits", SMP_KIND_LOGITS, logits), logits);
     c->stats = scratch_ref(low, "loss.stats", smp_mul(c->tokens, 12 * low->tensor));
+    c->beside.bytes = 0;
+    if (low->loss >= SMP_LOSS_COMPILED) {
+        uint64_t each = low->loss == SMP_LOSS_COMPILED ? e : low->loss == SMP_LOSS_COPY ? 4 : 12;
+        uint64_t bytes = smp_mul(smp_mul(c->tokens, low->local_vocab), each);
+
+        c->beside = smp_whole(smp_lower_scratch(low, "logits.beside", SMP_KIND_LOGITS, bytes),
+                            bytes);
+    }
 }
 
 static chunk make_chunk(smp_lowering *low, uint32_t i)
@@ -395,6 +407,9 @@ static void head_loss(smp_lowering *low, const chunk *c)
                    (smp_access[]){ smp_reads(c->logits), smp_reads(targets),
                                    smp_writes(own) },
                    3);
+    if (c->beside.bytes > 0) {
+        smp_build_extend(&low->build, smp_writes(c->beside));
+    }
     if (low->tensor > 1) {
         add_collective(low, "loss.parts", SMP_OP_ALL_GATHER, SMP_PHASE_FORWARD, own, c->stats,
                        smp_mul(c->tokens, 3 * low->tensor), SMP_F32);
@@ -410,6 +425,9 @@ static void head_loss(smp_lowering *low, const chunk *c)
                                    smp_updates((smp_ref){ low->scalars, 0, 0, 16 }),
                                    smp_reads((smp_ref){ low->scalars, 0, 64, 64 }) },
                    5);
+    if (c->beside.bytes > 0) {
+        smp_build_extend(&low->build, smp_updates(c->beside));
+    }
 }
 
 static void head_matmul_grads(smp_lowering *low, const chunk *c, smp_ref d_in, bool add)

@@ -143,8 +143,15 @@ void smp_lower_rings(smp_lowering *low, smp_share *share, uint64_t shard_elems)
     }
 }
 
-/* A buffer of the unit: one entry for each layer of the stack, or one for the root. */
-static uint16_t unit_buffer(smp_lowering *low, const smp_home *home, const smp_stack *stack,
+/* Where the layers of a home are: see smp_lower_home. */
+typedef struct place {
+    const char *name;
+    uint32_t stack;
+    uint64_t variants;
+} place;
+
+/* A buffer of the unit: one entry for each of its layers, or one for the root. */
+static uint16_t unit_buffer(smp_lowering *low, const smp_home *home, const place *stack,
                             const char *name, smp_buffer_kind kind, smp_scope scope,
                             uint64_t elems, smp_dtype dtype)
 {
@@ -154,10 +161,8 @@ static uint16_t unit_buffer(smp_lowering *low, const smp_home *home, const smp_s
 
     if (stack) {
         buffer.name = smp_arena_printf(low->build.program->arena, "blocks%s.%s%s",
-                                       stack->suffix, home->share->prefix, name);
-        buffer.index = SMP_INDEX_LAYER;
-        buffer.first = stack->first;
-        buffer.entries = stack->last - stack->first + 1;
+                                       stack->name, home->share->prefix, name);
+        smp_set_layers(low, &buffer, stack->stack, stack->variants);
     } else {
         buffer.name = smp_arena_printf(low->build.program->arena, "root.%s", name);
     }
@@ -165,7 +170,7 @@ static uint16_t unit_buffer(smp_lowering *low, const smp_home *home, const smp_s
 }
 
 /* sharding=full: shards are what stays; the whole unit is gathered for its use. */
-static void full_home(smp_lowering *low, smp_home *home, const smp_stack *stack,
+static void full_home(smp_lowering *low, smp_home *home, const place *stack,
                       uint64_t shard, uint64_t whole)
 {
     smp_scope scope =
@@ -205,7 +210,7 @@ static void full_home(smp_lowering *low, smp_home *home, const smp_stack *stack,
 }
 
 /* sharding=optimizer and none: parameters and gradients whole. */
-static void whole_home(smp_lowering *low, smp_home *home, const smp_stack *stack,
+static void whole_home(smp_lowering *low, smp_home *home, const place *stack,
                        uint64_t shard, uint64_t whole)
 {
     home->weights = unit_buffer(low, home, stack, "parameters", SMP_KIND_PARAMETER,
@@ -230,8 +235,11 @@ static void whole_home(smp_lowering *low, smp_home *home, const smp_stack *stack
     }
 }
 
-void smp_lower_home(smp_lowering *low, smp_home *home, const smp_stack *stack)
+void smp_lower_home(smp_lowering *low, smp_home *home, const char *name, uint32_t number,
+                    uint64_t variants)
 {
+    const place layers = { name, number, variants };
+    const place *stack = name ? &layers : NULL;
     uint64_t shard = home->layout.shard_elems, whole = smp_mul(shard, home->share->shard);
 
     home->reduced = home->moment2 = SMP_NO_BUFFER;
@@ -295,6 +303,9 @@ static void add_gather(smp_lowering *low, const smp_home *home, smp_phase phase,
                    (smp_access[]){ own > 0 ? smp_reads(from) : smp_writes(to),
                                    smp_writes(to) },
                    2);
+    if (low->comm_token != SMP_NO_BUFFER) {
+        smp_build_extend(&low->build, smp_token(low->comm_token));
+    }
 }
 
 static void add_cast(smp_lowering *low, const smp_home *home, smp_stream stream,
@@ -407,6 +418,7 @@ static void add_tensor_sums(smp_lowering *low, const smp_home *home)
     add_role_sum(low, home, "sum.qk_norm", SMP_ROLE_Q_NORM_W, SMP_ROLE_K_NORM_B);
     /* Their gradients come from outputs of which each rank has a part. */
     add_role_sum(low, home, "sum.router", SMP_ROLE_ROUTER_W, SMP_ROLE_ROUTER_CORRECTION);
+    add_role_sum(low, home, "sum.expert_bias", SMP_ROLE_EXPERT_DOWN_B, SMP_ROLE_EXPERT_DOWN_B);
     add_role_sum(low, home, "sum.shared_router", SMP_ROLE_SHARED_ROUTER_W,
                  SMP_ROLE_SHARED_ROUTER_W);
 }
@@ -445,6 +457,12 @@ static void add_shard_reduction(smp_lowering *low, const smp_home *home, smp_ref
     }
     if (low->orders_reduce && home->layout.block) {
         smp_build_extend(&low->build, smp_token(low->prefetch_token));
+    }
+    if (low->comm_token != SMP_NO_BUFFER) {
+        smp_build_extend(&low->build, smp_token(low->comm_token));
+    }
+    if (low->reduce_token != SMP_NO_BUFFER) {
+        smp_build_extend(&low->build, smp_token(low->reduce_token));
     }
 }
 

@@ -50,7 +50,8 @@ struct item {
 
 struct stack {
     uint64_t base, stride;
-    uint32_t first, entries, item0;
+    uint32_t first, end, entries, item0; /* end: after the last layer */
+    const uint16_t *entry_of_layer;
     uint8_t space;
 };
 
@@ -133,22 +134,29 @@ static struct stack *find_stack(planning *p, const smp_buffer *buffer)
     for (uint32_t s = 0; s < p->n_stack; s++) {
         struct stack *stack = &p->stacks[s];
         if (stack->space == buffer->space && stack->first == buffer->first &&
-            stack->entries == buffer->entries) {
+            stack->entries == buffer->entries &&
+            stack->entry_of_layer == buffer->entry_of_layer) {
             return stack;
         }
     }
     p->stacks[p->n_stack] = (struct stack){
-        .first = buffer->first, .entries = buffer->entries, .space = (uint8_t)buffer->space};
+        .first = buffer->first,
+        .end = buffer->first + (buffer->entry_of_layer ? buffer->layers : buffer->entries),
+        .entries = buffer->entries, .entry_of_layer = buffer->entry_of_layer,
+        .space = (uint8_t)buffer->space};
     return &p->stacks[p->n_stack++];
 }
 
 static int stack_compare(const void *a, const void *b)
 {
     const struct stack *x = a, *y = b;
-    if (x->first + x->entries != y->first + y->entries) {
-        return x->first + x->entries < y->first + y->entries ? -1 : 1;
+    if (x->end != y->end) {
+        return x->end < y->end ? -1 : 1;
     }
-    return (x->first > y->first) - (x->first < y->first);
+    if (x->first != y->first) {
+        return x->first > y->first ? 1 : -1;
+    }
+    return (x->entries > y->entries) - (x->entries < y->entries);
 }
 
 /* The last layers lie on top: they are free again first, next to the items. */

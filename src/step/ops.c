@@ -405,3 +405,63 @@ uint64_t smp_task_bytes(const smp_task *task)
         return element_bytes(task, e, e2);
     }
 }
+
+/* Where the expected number stands in the dims, and where the bound; false: no rows of experts. */
+static bool rows_at(const smp_task *t, int *expected_p, uint64_t *bound_p)
+{
+    const uint64_t *d = t->dims;
+
+    switch (t->op) {
+    case SMP_OP_GROUPED_MATMUL:
+    case SMP_OP_GROUPED_MATMUL_DX:
+    case SMP_OP_GROUPED_MATMUL_DW:
+    case SMP_OP_SORT_ROWS:
+        *expected_p = 1;
+        *bound_p = d[0];
+        return true;
+    case SMP_OP_PERMUTE:
+    case SMP_OP_PERMUTE_GRAD:
+    case SMP_OP_COMBINE:
+    case SMP_OP_COMBINE_GRAD:
+        *expected_p = 4;
+        *bound_p = d[3];
+        return true;
+    case SMP_OP_GATED:
+    case SMP_OP_GATED_GRAD:
+        *expected_p = 3;
+        *bound_p = d[0];
+        return d[3] > 0;
+    case SMP_OP_ACTIVATION:
+    case SMP_OP_ACTIVATION_GRAD:
+        *expected_p = 2;
+        *bound_p = d[0];
+        return d[2] > 0;
+    case SMP_OP_ALL_TO_ALL:
+        *expected_p = 2;
+        *bound_p = d[0] > d[1] ? d[0] : d[1];
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool smp_task_scale_rows(smp_task *task, double factor)
+{
+    int at = 0;
+    uint64_t bound = 0, least = 1;
+
+    /* where all places are taken, numbers do not vary: rows of the rank's own tokens, padded
+     * experts */
+    if (!rows_at(task, &at, &bound) || task->dims[at] == 0 || task->dims[at] >= bound) {
+        return false;
+    }
+    if (task->op == SMP_OP_ALL_TO_ALL) { /* what is sent does not vary */
+        least = task->dims[0] < task->dims[1] ? task->dims[0] : task->dims[1];
+    }
+    uint64_t rows = (uint64_t)((double)task->dims[at] * factor + 0.5);
+    rows = rows < least ? least : rows;
+    rows = rows > bound ? bound : rows;
+    bool changed = rows != task->dims[at];
+    task->dims[at] = rows;
+    return changed;
+}

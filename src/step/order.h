@@ -35,7 +35,7 @@ static inline int64_t smp_place_index(const smp_buffer *buffer, const smp_instan
 {
     switch (buffer->index) {
     case SMP_INDEX_LAYER:
-        return (int64_t)instance->layer + delta - (int64_t)buffer->first;
+        return smp_layer_entry(buffer, (int64_t)instance->layer + delta);
     case SMP_INDEX_TURN:
         return (int64_t)instance->turn + delta;
     case SMP_INDEX_NONE:

@@ -20,13 +20,15 @@
  * prove the whole of it.
  *
  * Addresses: index = NONE: base.  LAYER: base + (layer + delta - first) * stride, modulo
- * `slots` when slots > 0.  TURN: slot_base[(turn + delta) mod slots].
+ * `slots` when slots > 0; or base + entry_of_layer[layer + delta - first] * stride.
+ * TURN: slot_base[(turn + delta) mod slots].
  */
 #ifndef SMP_STEP_PROGRAM_H
 #define SMP_STEP_PROGRAM_H
 
 #include "base/arena.h"
 #include "mesh/mesh.h"
+#include "mesh/runtime.h"
 #include "model/model.h"
 #include "smp.h"
 
@@ -107,12 +109,12 @@ typedef enum smp_op_class {
     X(SORT_ROWS, "sort_rows", MEMORY, "r x, r layout, w y; bound, expected rows, hidden, 1: back: rows by source rank to rows by expert") \
     X(COMBINE, "combine", MEMORY, "r rows, r choice, r counts or layout, w y; tokens, hidden, top_k, bound, expected rows: weighted sums; 0 for tokens without rows") \
     X(COMBINE_GRAD, "combine_grad", MEMORY, "r dy, r rows, r choice, r counts or layout, w drows, w dchoice; tokens, hidden, top_k, bound, expected rows") \
-    X(GROUPED_MATMUL, "grouped_matmul", MATMUL, "r x[bound, k], r counts or layout, r w[experts, n, k], w y[bound, n], [r bias[experts, n]]; bound, expected rows, n, k, experts of the rank, 0, parameters that follow each other (gate and up: 2), each of all experts") \
-    X(GROUPED_MATMUL_DX, "grouped_matmul_dx", MATMUL, "r dy[bound, k], r counts or layout, r w[experts, k, n], w dx[bound, n]; bound, expected rows, n, k, experts of the rank, 0, parameters") \
-    X(GROUPED_MATMUL_DW, "grouped_matmul_dw", MATMUL, "r dy[bound, n], r x[bound, k], r counts or layout, a dw[experts, n, k], [a dbias]; bound, expected rows, n, k, experts of the rank, divisor of the gradients, parameters") \
+    X(GROUPED_MATMUL, "grouped_matmul", MATMUL, "r x[bound, k], r counts or layout, r w[experts, n, k], w y[bound, n], [r bias[experts, n]]; bound, expected rows, n, k, experts of the rank, expert ranks, parameters that follow each other (gate and up: 2), each of all experts, ranks whose results are summed: each adds the bias divided by their number") \
+    X(GROUPED_MATMUL_DX, "grouped_matmul_dx", MATMUL, "r dy[bound, k], r counts or layout, r w[experts, k, n], w dx[bound, n]; dims as GROUPED_MATMUL") \
+    X(GROUPED_MATMUL_DW, "grouped_matmul_dw", MATMUL, "r dy[bound, n], r x[bound, k], r counts or layout, a dw[experts, n, k], [a dbias]; dims as GROUPED_MATMUL: gradients are divided by the expert ranks, dbias also by the ranks that each add a part of the bias") \
     X(GATE_ROWS, "gate_rows", MEMORY, "r gate[rows], r x, w y; rows, width: y = sigmoid(gate) x") \
     X(GATE_ROWS_GRAD, "gate_rows_grad", MEMORY, "r dy, r gate, r x, w dgate, w dx; rows, width") \
-    X(ALL_TO_ALL, "all_to_all", COLLECTIVE, "r x, w y, [r layout]; elements of x, of y, expected elements that the busiest rank sends or receives, 1: rows go back to where they came from")
+    X(ALL_TO_ALL, "all_to_all", COLLECTIVE, "r x, w y, [r layout]; elements of x, of y, expected elements that the busiest rank sends or receives, 1: rows go back to where they came from, [tokens of the rank, top_k + 2^32 groups of experts that a token goes to, hidden, groups of experts (1: it goes to any)]: the optional ones where fused kernels send rows, for costs")
 
 #define SMP_OP_ENUM_(NAME, text, klass, doc) SMP_OP_##NAME,
 typedef enum smp_op { SMP_OP_LIST(SMP_OP_ENUM_) SMP_OPS } smp_op;
@@ -195,13 +197,16 @@ typedef struct smp_buffer {
     smp_scope scope;
     uint32_t first;        /* LAYER: the layer of entry 0 */
     uint32_t entries;      /* LAYER with slots == 0: number of layers covered; else 1 */
+    uint32_t layers;       /* of the table below */
+    const uint16_t *entry_of_layer; /* LAYER with slots == 0, where not every layer from the
+                              first to the last has an entry: that of layer first + i */
     uint32_t slots;        /* ring size, 0: no ring */
     uint64_t bytes;        /* of one entry, a multiple of SMP_ALIGN_BYTES */
     /* filled by the memory plan */
     uint64_t base, stride; /* NONE and LAYER */
     uint32_t slot_base;    /* TURN: index in program->slot_bases */
 } smp_buffer;
-enum { SMP_ALIGN_BYTES = 256 };
+enum { SMP_ALIGN_BYTES = 256, SMP_NO_ENTRY = 0xffff };
 
 typedef struct smp_access {
     uint16_t buffer;
@@ -299,12 +304,31 @@ typedef struct smp_program {
     smp_wait *waits; uint32_t n_wait;
     uint64_t *slot_bases; uint32_t n_slot_base;
     uint64_t micro_batches;
+    /* how the software runs it (src/mesh/runtime.h); zero: as the native executor does */
+    smp_kernel_form kernels;
+    smp_loss_kernel loss;
+    smp_attention_kernel attention_kernel;
+    double kernel_efficiency;
+    bool host_launches;     /* the host launches every kernel: no captured graph */
     /* the memory plan's result */
     uint64_t arena_bytes, host_arena_bytes;
     uint64_t live_bytes;    /* peak of live bytes in serial issue order */
     uint64_t live_kind_bytes[SMP_KINDS]; /* at that peak; sums to live_bytes */
     uint64_t safety_bytes;  /* arena bytes beyond those that serial execution would need */
 } smp_program;
+
+/* Index of a LAYER buffer for a layer before any ring wraps it; below 0: none. */
+static inline int64_t smp_layer_entry(const smp_buffer *buffer, int64_t layer)
+{
+    int64_t index = layer - (int64_t)buffer->first;
+    bool inside = index >= 0 && index < (int64_t)buffer->layers;
+
+    if (buffer->entry_of_layer == NULL) {
+        return index;
+    }
+    return inside && buffer->entry_of_layer[index] != SMP_NO_ENTRY
+               ? (int64_t)buffer->entry_of_layer[index] : -1;
+}
 
 /* Address of entry (instance, delta) of a buffer, in its space. */
 uint64_t smp_buffer_address(const smp_program *program, const smp_buffer *buffer,
@@ -314,6 +338,9 @@ uint64_t smp_buffer_address(const smp_program *program, const smp_buffer *buffer
  * nccl-tests counts it.  Formulas beside the code, sources in docs/formulas.md. */
 uint64_t smp_task_flops(const smp_task *task);
 uint64_t smp_task_bytes(const smp_task *task);
+/* Another number of rows at the experts of the busiest rank, `factor` times the expected one, at
+ * most the bound; false: the task's work does not depend on it. */
+bool smp_task_scale_rows(smp_task *task, double factor);
 
 struct smp_step {
     smp_arena *arena;

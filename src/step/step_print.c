@@ -116,8 +116,13 @@ static void entries_text(const smp_buffer *buffer, char text[32])
     } else if (buffer->index == SMP_INDEX_LAYER && buffer->slots > 0) {
         (void)snprintf(text, 32, "layer mod %u", buffer->slots);
     } else if (buffer->index == SMP_INDEX_LAYER) {
-        (void)snprintf(text, 32, "layer %u..%u", buffer->first,
-                       buffer->first + buffer->entries - 1);
+        uint32_t last = buffer->first - 1
+                        + (buffer->entry_of_layer ? buffer->layers : buffer->entries);
+
+        (void)snprintf(text, 32, "%u of layer %u..%u", buffer->entries, buffer->first, last);
+        if (!buffer->entry_of_layer) {
+            (void)snprintf(text, 32, "layer %u..%u", buffer->first, last);
+        }
     } else {
         (void)snprintf(text, 32, "one");
     }

@@ -252,7 +252,7 @@ static bool find_operand(const struct expanded *x, uint32_t position, const smp_
     uint64_t bytes = buffer->space == SMP_SPACE_TOKEN ? 1 : buffer->bytes;
     int64_t index = 0;
     if (buffer->index == SMP_INDEX_LAYER) {
-        index = (int64_t)it->layer + access->delta - buffer->first;
+        index = smp_layer_entry(buffer, (int64_t)it->layer + access->delta);
     } else if (buffer->index == SMP_INDEX_TURN) {
         index = (int64_t)it->turn + access->delta;
     }

@@ -32,7 +32,7 @@ static void place(walk *w)
             t->at = smp_whole(w->variant->output, t->bytes);
             t->at.delta = 1;
         } else if (smp_graph_keeps(w->graph, i)) {
-            t->at = smp_whole(smp_lower_kept(w->low, w->variant->stack, t->name, t->bytes),
+            t->at = smp_whole(smp_lower_kept(w->low, w->variant, t->name, t->bytes),
                               t->bytes);
         } else {
             t->at = smp_whole(
@@ -421,23 +421,33 @@ static void bias_grad(walk *w, const smp_node *node)
     share_grad(w, node->in[0], node->out[0]);
 }
 
+/* Whether the gradient writes those of all inputs. */
+static bool writes_all(smp_op op)
+{
+    return op == SMP_OP_VALUES_GRAD || op == SMP_OP_ATTENTION_GRAD || op == SMP_OP_GATED_GRAD;
+}
+
 /* Gradients that read `extra` tensors besides dy and write the gradient of the first input. */
 static void plain_grad(walk *w, const smp_node *node, smp_op op, const uint8_t *extra,
                        uint32_t n_extra)
 {
     smp_task task = grad_task(w, node, node->names.dx, (uint32_t)op);
-    smp_access access[6];
+    smp_access access[9];
     uint32_t n = 0;
 
     access[n++] = smp_reads(grad_at(w, node->out[0]));
     for (uint32_t i = 0; i < n_extra; i++) {
-        access[n++] = smp_reads(at(w, extra[i]));
+        if (extra[i] != SMP_NO_TENSOR) {
+            access[n++] = smp_reads(at(w, extra[i]));
+        }
     }
     access[n++] = smp_writes(grad_at(w, node->in[0]));
     w->graph->tensors[node->in[0]].has_grad = true;
-    if (op == SMP_OP_VALUES_GRAD) { /* dqkv as well: the part of v */
-        access[n++] = smp_writes(grad_at(w, node->in[1]));
-        w->graph->tensors[node->in[1]].has_grad = true;
+    for (int i = 1; i < 3; i++) { /* dqkv as well: the part of v; k, v; up */
+        if (writes_all(op) && node->in[i] != SMP_NO_TENSOR) {
+            access[n++] = smp_writes(grad_at(w, node->in[i]));
+            w->graph->tensors[node->in[i]].has_grad = true;
+        }
     }
     if (node->bias == SMP_ROLE_SINKS) {
         task.dtype2 = (uint8_t)w->low->reduce;
@@ -724,7 +734,9 @@ static void backward_node(walk *w, const smp_node *node)
         break;
     case SMP_OP_ATTENTION:
         plain_grad(w, node, SMP_OP_ATTENTION_GRAD,
-                   (uint8_t[]){ node->in[0], node->out[0], node->out[1] }, 3);
+                   (uint8_t[]){ node->in[0], node->in[1], node->in[2], node->out[0],
+                                node->out[1] },
+                   5);
         break;
     case SMP_OP_SCORES:
         scores_grad(w, node);
@@ -739,7 +751,7 @@ static void backward_node(walk *w, const smp_node *node)
         plain_grad(w, node, SMP_OP_ACTIVATION_GRAD, node->in, 1);
         break;
     case SMP_OP_GATED:
-        plain_grad(w, node, SMP_OP_GATED_GRAD, node->in, 1);
+        plain_grad(w, node, SMP_OP_GATED_GRAD, node->in, 2);
         break;
     case SMP_OP_DROPOUT:
         plain_grad(w, node, SMP_OP_DROPOUT_GRAD, &node->out[1], 1);

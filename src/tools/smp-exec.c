@@ -7,26 +7,50 @@
 #include "compare/compare.h"
 #include "tools/cli.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct options {
     cli_job job;
-    const char *data, *metrics, *trace, *schedule;
-    uint64_t steps, device_memory, warmup;
+    const char *data, *metrics, *trace, *schedule, *pad, *attention, *validation, *init_rules;
+    const char *eot, *loader_threads;
+    uint64_t steps, device_memory, warmup, validate_every, validation_batches;
     uint32_t threads;
     double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip, loss_scale, timeout;
-    bool async, no_shuffle, compare, dry_run;
+    bool async, shuffle, no_shuffle, no_drop_last, compare, dry_run, verbose;
 } options;
 
 static const cli_option table[] = {
     CLI_JOB_OPTIONS(options, job),
     CLI_SET_OPTION("set", options, job, "one setting (see smp(5)); may be repeated"),
-    CLI_HEADING("Training"),
+    CLI_HEADING("Data"),
     CLI_TEXT("data", 'd', "FILE", options, data,
-             "tokens (.bin, as llm.c and nanoGPT write them) or text, a byte a token"),
-    CLI_U64("steps", 0, "N", options, steps, "optimizer steps; default: 10"),
+             "tokens (.bin as llm.c and nanoGPT write them; Megatron's .bin and .idx) or text, "
+             "a byte a token"),
+    CLI_TEXT("eval", 'e', "FILE", options, validation,
+             "data for a validation loss, after the last step"),
+    CLI_U64("eval-every", 0, "N", options, validate_every, "and after every N steps"),
+    CLI_U64("eval-batches", 0, "N", options, validation_batches,
+            "global batches of it, from its start; default: 16"),
+    CLI_TEXT("eot", 0, "ID", options, eot,
+             "the token that ends documents in files without an index"),
+    CLI_TEXT("pack-attention", 0, "WHAT", options, attention,
+             "document (default): tokens of one document see each other only, and positions "
+             "start anew; none: all that is in the row"),
+    CLI_TEXT("pad", 0, "HOW", options, pad,
+             "a document a row instead of packed ones: max_length, longest or bucket:N"),
+    CLI_FLAG("shuffle", 0, options, shuffle, "sequences in another order each epoch (default)"),
     CLI_FLAG("no-shuffle", 0, options, no_shuffle, "sequences in the order of the file"),
+    CLI_FLAG("no-drop-last", 0, options, no_drop_last,
+             "fill the last round of an epoch from its start; default: drop it"),
+    CLI_TEXT("loader-threads", 0, "N", options, loader_threads,
+             "of each rank, that read ahead; 0: none; default: 1"),
+    CLI_HEADING("Training"),
+    CLI_U64("steps", 0, "N", options, steps, "optimizer steps; default: 10"),
+    CLI_TEXT("init-rules", 0, "FILE", options, init_rules,
+             "lines 'PATTERN normal MEAN DEVIATION' (or uniform, constant, zeros, ones): "
+             "initial values by names"),
     CLI_DOUBLE("lr", 0, "X", options, lr, "peak learning rate; default: 6e-4"),
     CLI_DOUBLE("min-lr", 0, "X", options, min_lr, "where linear and cosine end; default: 6e-5"),
     CLI_U64("warmup", 0, "N", options, warmup, "steps from 0 to the peak; default: 0"),
@@ -50,6 +74,8 @@ static const cli_option table[] = {
                "seconds that a collective waits for a rank; default: 600"),
     CLI_FLAG("dry-run", 0, options, dry_run, "one step, then what it took"),
     CLI_HEADING("Output"),
+    CLI_FLAG("verbose", 'v', options, verbose,
+             "say where each rank is, and what each tensor starts from"),
     CLI_TEXT("metrics", 0, "FILE", options, metrics, "a JSON line for each step"),
     CLI_TEXT("trace", 't', "FILE", options, trace,
              "measured times of the last step, as smp-sim --trace writes predicted ones"),
@@ -65,6 +91,7 @@ static const char *const usage[] = {
 
 static const char *const examples[] = {
     "smp-exec plan.json --data README.md --steps 100 --metrics run.jsonl",
+    "smp-exec plan.json --data train.bin --eval val.bin --eval-every 100 --steps 1000",
     "smp-exec plan.json --data tokens.bin --async --trace trace.json --compare",
     NULL
 };
@@ -76,8 +103,9 @@ static const cli_program program = {
              "what runs is the step program that smp-sim simulates.",
     .options = table,
     .n_option = sizeof table / sizeof table[0],
-    .notes = "Exit status: 0 trained, 1 the system failed, 2 an input or the usage is wrong,\n"
-             "3 the plan needs more memory than --device-memory.",
+    .notes = "Exit status: 0 trained (or ended after a step by an interrupt; a second one\n"
+             "kills), 1 the system failed, 2 an input or the usage is wrong, 3 the plan\n"
+             "needs more memory than --device-memory.",
     .examples = examples,
     .max_operands = 1
 };
@@ -127,6 +155,27 @@ static smp_status check_numbers(const options *o, smp_errors *errors)
     return status;
 }
 
+/* The first signal ends the run after its step, the second one at once. */
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int number)
+{
+    if (interrupted) {
+        (void)signal(number, SIG_DFL);
+        (void)raise(number);
+    }
+    interrupted = 1;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = { .sa_handler = interrupt, .sa_flags = SA_RESTART };
+
+    (void)sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+}
+
 /* Started by mpirun, mpiexec or srun: Open MPI and PMI name the size or rank of the job. */
 static bool under_mpi(void)
 {
@@ -168,11 +217,69 @@ static int end(int exit_status)
     return exit_status;
 }
 
+/* A whole number of 0 and more. */
+static smp_status read_count(const char *option, const char *text, uint64_t high,
+                             smp_errors *errors, uint64_t *value_p)
+{
+    return text ? cli_number(option, text, 0, high, errors, value_p) : SMP_OK;
+}
+
+static smp_status read_pad(const char *text, smp_errors *errors, smp_exec_options *e)
+{
+    const smp_place place = { .file = "--pad" };
+
+    if (!text) {
+        return SMP_OK;
+    }
+    if (strncmp(text, "bucket:", 7) == 0) {
+        e->pad = SMP_PAD_BUCKET;
+        return cli_number("--pad bucket", text + 7, 1, UINT32_MAX, errors, &e->bucket);
+    }
+    if (strcmp(text, "max_length") != 0 && strcmp(text, "longest") != 0) {
+        return smp_fail(errors, SMP_INPUT, &place,
+                        "%s: must be max_length, longest or bucket:N", text);
+    }
+    e->pad = text[0] == 'm' ? SMP_PAD_MAX_LENGTH : SMP_PAD_LONGEST;
+    return SMP_OK;
+}
+
+static smp_status fill_data(const options *o, smp_errors *errors, smp_exec_options *e)
+{
+    const smp_place place = { .file = "--pack-attention" };
+    uint64_t separator = 0, threads = e->loader_threads;
+    smp_status status = read_pad(o->pad, errors, e), one;
+
+    one = read_count("--eot", o->eot, INT32_MAX, errors, &separator);
+    status = status == SMP_OK ? one : status;
+    one = read_count("--loader-threads", o->loader_threads, 64, errors, &threads);
+    status = status == SMP_OK ? one : status;
+    if (o->shuffle && o->no_shuffle) {
+        status = smp_fail(errors, SMP_INPUT, NULL, "--shuffle and --no-shuffle: give one");
+    }
+    if (o->attention && strcmp(o->attention, "document") != 0
+        && strcmp(o->attention, "none") != 0) {
+        status = smp_fail(errors, SMP_INPUT, &place, "%s: must be document or none",
+                          o->attention);
+    }
+    e->data = o->data;
+    e->validation = o->validation;
+    e->validate_every = o->validate_every;
+    e->validation_batches = o->validation_batches;
+    e->separator = o->eot ? (int64_t)separator : SMP_NO_SEPARATOR;
+    e->documents = !o->attention || strcmp(o->attention, "document") == 0;
+    e->shuffle = !o->no_shuffle;
+    e->drop_last = !o->no_drop_last;
+    e->loader_threads = (uint32_t)threads;
+    return status;
+}
+
 static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e)
 {
-    smp_status status = check_numbers(o, errors);
+    smp_status status = check_numbers(o, errors), data;
 
     smp_exec_options_init(e);
+    data = fill_data(o, errors, e);
+    status = status == SMP_OK ? data : status;
     e->hyper = (smp_hyper){ .lr = o->lr, .min_lr = o->min_lr, .warmup_steps = o->warmup,
                             .total_steps = o->steps, .beta1 = o->beta1, .beta2 = o->beta2,
                             .eps = o->eps, .weight_decay = o->weight_decay,
@@ -180,8 +287,10 @@ static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e
                             .loss_scale = o->loss_scale,
                             .first_loss_scale = e->hyper.first_loss_scale };
     e->steps = o->dry_run ? 1 : o->steps;
-    e->data = o->data;
-    e->shuffle = !o->no_shuffle;
+    e->init_rules = o->init_rules;
+    e->stop = &interrupted;
+    e->verbose = o->verbose;
+    e->measure_peak = true;
     e->async = o->async;
     e->threads = o->threads;
     e->device_memory_bytes = o->device_memory;
@@ -201,7 +310,12 @@ static smp_status train(const options *o, const smp_job *job, smp_errors *errors
     smp_status status = fill(o, errors, &e);
 
     if (status == SMP_OK) {
+        catch_signals();
         status = smp_exec_run(job, &e, errors, &result);
+    }
+    if (status == SMP_OK && result.stopped && first_process()) {
+        (void)printf("stopped by a signal after step %llu\n",
+                     (unsigned long long)result.n_step);
     }
     if (status == SMP_OK && o->dry_run && first_process()) {
         (void)printf("ranks %u  device arena %llu bytes  host arena %llu bytes  step %.3f s\n",
@@ -237,7 +351,7 @@ int main(int argc, char **argv)
     smp_errors *errors = smp_errors_create();
     smp_hyper h;
     smp_hyper_init(&h);
-    options o = { .steps = 10, .lr = h.lr, .min_lr = h.min_lr, .weight_decay = h.weight_decay,
+    options o = { .steps = 10, .validation_batches = 16, .lr = h.lr, .min_lr = h.min_lr, .weight_decay = h.weight_decay,
                   .beta1 = h.beta1, .beta2 = h.beta2, .eps = h.eps, .momentum = h.momentum,
                   .clip = h.clip, .timeout = 600 };
     cli_list operands = { 0 };

@@ -14,6 +14,10 @@ typedef struct options {
     bool json, describe, ranks, program, explain, verify;
     const char *allocation;
     const char *trace, *memory_plot, *timeline_plot;
+    smp_what_if_options what_if;
+    cli_list slow_ranks, slow_links;
+    smp_lengths_options lengths;
+    cli_list pads;
 } options;
 
 static const cli_option table[] = {
@@ -33,6 +37,42 @@ static const cli_option table[] = {
              "prove that no two tasks conflict and no rank can deadlock"),
     CLI_TEXT("allocation", 0, "SIZE", options, allocation,
              "which tensor an allocation of this size is: 2GiB, 1.5e9, 34359738368"),
+    CLI_HEADING("Noise, failures, training runs"),
+    CLI_FLAG("ranks-apart", 0, options, what_if.ranks_apart,
+             "simulate every rank by itself, not one of each class"),
+    CLI_TEXT("jitter", 0, "CV", options, what_if.jitter,
+             "random times, standard deviation over mean: CV, or CV,CV for kernels and "
+             "collectives, or \"profile\"; ranks apart"),
+    CLI_DOUBLE("rank-spread", 0, "CV", options, what_if.rank_spread,
+               "ranks differ in speed for good, by this much; ranks apart"),
+    CLI_LIST("slow-rank", 0, "R:F", options, slow_ranks,
+             "kernels of rank R take F times as long; may be repeated"),
+    CLI_LIST("slow-link", 0, "R:F", options, slow_links,
+             "collectives with rank R take F times as long; may be repeated"),
+    CLI_U64("seed", 0, "N", options, what_if.seed, "of the random numbers; default 1"),
+    CLI_U32("runs", 0, "N", options, what_if.runs, "seeds N, N+1, ... to run; default 8"),
+    CLI_DOUBLE("mtbf", 0, "H", options, what_if.mtbf_h,
+               "goodput with a failure in H hours of a GPU"),
+    CLI_DOUBLE("save-time", 0, "S", options, what_if.save_s,
+               "training stops S seconds for a checkpoint; default: the copy to the host"),
+    CLI_DOUBLE("load-time", 0, "S", options, what_if.load_s,
+               "loading a checkpoint; default: the copy from the host"),
+    CLI_DOUBLE("restart-time", 0, "S", options, what_if.restart_s,
+               "from a failure to loading; default 600"),
+    CLI_U64("checkpoint-every", 0, "N", options, what_if.checkpoint_every,
+            "steps between checkpoints; default: the best"),
+    CLI_DOUBLE("tokens", 0, "N", options, what_if.tokens,
+               "days, GPU hours and money to train on N tokens"),
+    CLI_HEADING("Sequences of varying length"),
+    CLI_TEXT("lengths", 0, "FILE|DIST", options, lengths.lengths,
+             "an epoch over sequences of these lengths: a file of whole numbers, "
+             "lognormal:MEAN,SD or uniform:A,B"),
+    CLI_LIST("pad", 0, "POLICY", options, pads,
+             "max_length, longest or bucket:N; may be repeated; default: each of them"),
+    CLI_U64("sequences", 0, "N", options, lengths.sequences,
+            "of the epoch; default: all of the file, or 128 steps"),
+    CLI_DOUBLE("compile-time", 0, "S", options, lengths.compile_s,
+               "for one program; default: the host issues every task once"),
     CLI_HEADING("Files"),
     CLI_TEXT("trace", 't', "FILE", options, trace,
              "Chrome trace JSON: open it in ui.perfetto.dev; - is standard output"),
@@ -55,6 +95,9 @@ static const char *const examples[] = {
     "smp-sim plan.json --set checkpointing=none   # recompute nothing",
     "smp-sim plan.json --sweep micro_batch=1,2,4 --sweep loss_chunks=1,8",
     "smp-sim plan.json --trace trace.json --memory-plot memory.svg",
+    "smp-sim plan.json --jitter 0.05 --rank-spread 0.01 --slow-rank 17:1.3",
+    "smp-sim plan.json --mtbf 50000 --tokens 15e12 # failures, days and money",
+    "smp-sim plan.json --lengths lognormal:900,700 --pad longest --pad bucket:256",
     "smp-sim plan.json --explain                  # which figures it rests on",
     "smp-sim plan.json --allocation 31.31GiB      # which tensor is that?",
     "smp-sim --model gpt2 --describe --json",
@@ -143,15 +186,22 @@ static smp_status report(const options *o, const smp_job *job, const smp_step *s
     /* A file that cannot be named so is told before anything is printed; one that cannot be
      * written (a full disk, no gnuplot) does not cost the report. */
     bool trace_only = o->trace && o->trace[0] == '-' && o->trace[1] == '\0';
+    smp_what_ifs *what_ifs = NULL;
+    status = smp_what_ifs_find(simulation, &o->what_if, errors, &what_ifs);
+    if (status != SMP_OK) {
+        smp_simulation_destroy(simulation);
+        return status;
+    }
     smp_status files = write_files(o, simulation, errors);
     if (files != SMP_INPUT && !trace_only) {
-        status = smp_simulation_print(simulation, o->json, stdout, errors);
+        status = smp_simulation_print_with(simulation, what_ifs, o->json, stdout, errors);
         if (status == SMP_OK && o->explain && !o->json) {
             putchar('\n');
             status = smp_simulation_explain(simulation, stdout, errors);
         }
     }
     status = status == SMP_OK ? files : status;
+    smp_what_ifs_destroy(what_ifs);
     smp_simulation_destroy(simulation);
     return status;
 }
@@ -190,6 +240,11 @@ static smp_status simulate(const options *o, const char *plan_path, smp_errors *
         cli_inputs_free(&inputs);
         return status;
     }
+    if (o->lengths.lengths) {
+        status = smp_lengths_print(&inputs.job, &o->lengths, o->json, stdout, errors);
+        cli_inputs_free(&inputs);
+        return status;
+    }
     smp_job_default_batch(&inputs.job);
     status = smp_job_resolve(&inputs.job, errors);
     if (status == SMP_OK) {
@@ -207,13 +262,25 @@ int main(int argc, char **argv)
     options o = {0};
     cli_list operands = {0};
     bool done = false;
+    smp_what_if_options_init(&o.what_if);
+    smp_lengths_options_init(&o.lengths);
     smp_status status = cli_parse(&program, argc, argv, &o, &operands, errors, &done);
+    o.what_if.slow_ranks = o.slow_ranks.values;
+    o.what_if.n_slow_rank = o.slow_ranks.count;
+    o.what_if.slow_links = o.slow_links.values;
+    o.what_if.n_slow_link = o.slow_links.count;
+    o.lengths.seed = o.what_if.seed;
+    o.lengths.pads = o.pads.values;
+    o.lengths.n_pad = o.pads.count;
     if (status == SMP_OK && !done) {
         const char *plan_path = operands.count > 0 ? operands.values[0] : NULL;
         status = o.describe ? describe(&o, errors) : simulate(&o, plan_path, errors);
     }
     cli_list_free(&o.job.set);
     cli_list_free(&o.sweep);
+    cli_list_free(&o.slow_ranks);
+    cli_list_free(&o.slow_links);
+    cli_list_free(&o.pads);
     cli_list_free(&operands);
     int exit_status = cli_end(program.name, errors);
     return exit_status != 0 ? exit_status : (int)status;

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Training of tiny models: it learns, in every precision; dropout, memory, sampling and
+ * Training of tiny models: it learns, in every precision; dropout, memory and
  * schedules are what they are said to be; what is wrong is said.
  */
 #include "config.h"
 
 #include "tests/exec/tiny.h"
-
-#include "exec/data.h"
 
 static const char GPT2_DROPOUT[] =
     "{\"model_type\": \"gpt2\", \"vocab_size\": 97, \"n_embd\": 32, \"n_layer\": 2, "
@@ -194,41 +192,6 @@ static void a_lost_loss_ends_the_run(void **state)
     tiny_close(&t);
 }
 
-/* Every sequence once an epoch; ranks together go through the order in rounds. */
-static void sampler_deals_every_sequence(void **state)
-{
-    enum { N = 23, RANKS = 4 };
-
-    (void)state;
-    for (int mode = 0; mode < 4; mode++) {
-        int seen[N] = { 0 }, total = 0;
-        smp_sampler s;
-        uint64_t each;
-
-        for (uint32_t r = 0; r < RANKS; r++) {
-            smp_sampler_init(&s, N, r, RANKS, 1, mode & 1, mode & 2);
-            each = smp_sampler_per_epoch(&s);
-            check_u64(each, mode & 2 ? 5 : 6);
-            for (uint64_t i = each; i < 2 * each; i++) { /* the second epoch */
-                uint64_t at = smp_sampler_at(&s, i);
-
-                if (!(mode & 1)) {
-                    check_u64(at, ((i - each) * RANKS + r) % N);
-                }
-                total++;
-                seen[at]++;
-            }
-            smp_sampler_fini(&s);
-        }
-        for (int i = 0, once = 0; i < N; i++) {
-            once += seen[i] == 1;
-            assert_true(seen[i] <= 2 && (seen[i] >= 1 || mode & 2));
-            assert_true(i < N - 1 || once == (mode & 2 ? 20 : 22));
-        }
-        assert_int_equal(total, mode & 2 ? 20 : 24);
-    }
-}
-
 /* Warm-up of 4 steps, then to the end of 14: by hand. */
 static void schedules_follow_their_formulas(void **state)
 {
@@ -261,7 +224,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(memory_is_what_was_planned),
     cmocka_unit_test(wrong_data_are_refused),
     cmocka_unit_test(a_lost_loss_ends_the_run),
-    cmocka_unit_test(sampler_deals_every_sequence),
     cmocka_unit_test(schedules_follow_their_formulas),
 };
 

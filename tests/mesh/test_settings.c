@@ -237,7 +237,7 @@ static void wrong_files_are_refused(void **state)
     read_fails("{\"parameters\": {}, \"mpi\": {}}", 1, "mpi: unknown beside parameters");
     read_fails("", 1, "smp.json");
     read_fails("{\"offload\": true, \"offload\": true}", 1, "offload");
-    read_fails("{\"imbalance\": 0.5}", 1, "imbalance 0.5: must be a number: 1 or more");
+    read_fails("{\"imbalance\": 0.5}", 1, "imbalance 0.5: must be 1 or more, normal:MEAN,");
     read_fails("{\"moe\": 1}", 1, "must be an object with the keys of MoEConfig");
     read_fails("{\"moe\": {\"offload\": true}}", 1, "offload: is no key of moe");
     read_fails("{\"random_seed\": 1, \"moe\": {\"random_seed\": 1}}", 1, "given twice");
@@ -344,6 +344,8 @@ static void draw(smp_settings *s, uint64_t seed, smp_errors *errors)
         {"expert_layout", "orthogonal", "nested", "nested", "orthogonal", "nested"},
         {"moe_load_balancing", "sinkhorn", "aux_loss", "balanced", "none", "aux_loss"},
         {"capacity_policy", "probs", "position", "probs", "position", "position"},
+        {"imbalance", "1", "2.5", "normal:1.5,0.25", "lognormal:2,0.125", "1.25"},
+        {"moe_dispatch_kernels", "nccl", "deepep", "deepep", "nccl", "deepep"},
         {"moe_statistics", "local", "data", "data", "local", "data"},
     };
     size_t n;

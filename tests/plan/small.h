@@ -100,8 +100,9 @@ static inline void small_create(small *s, uint64_t seed)
     smp_settings_init(&s->job.settings);
     small_pins(s, seed);
     if (moe) { /* or the space has thousands of points */
-        small_pin(s, small_draw(seed, 7, 2) == 0 ? "expert_layout=nested"
-                                                 : "moe_all_to_all_dispatcher=false");
+        static const char *const pins[] = {"expert_layout=nested", "loss_chunks=1",
+                                           "moe_all_to_all_dispatcher=false"};
+        small_pin(s, pins[small_draw(seed, 7, 3)]);
         small_pin(s, n % 2 == 0 && small_draw(seed, 8, 2) == 0 ? "expert_parallel_degree=2"
                                                                : "tensor_parallel_degree=1");
     }

@@ -304,10 +304,63 @@ static void test_no_prune(void **state)
     }
 }
 
+/* Layout, dispatcher and order of expert ranks are dimensions where several ranks split the
+ * experts, and only there; the best of the space is the one that simulating all of it finds. */
+static void test_expert_dimensions(void **state)
+{
+    (void)state;
+    static const char *const pins[] = {
+        "micro_batch=1", "checkpointing=none", "offload=false", "loss_chunks=1",
+        "reshard_after_forward=true", "prefetch=backward_pre", "tensor_parallel_degree=1"};
+    small s;
+    small_create(&s, 0);
+    smp_model *dense = s.model;
+    s.job.model = s.model = small_moe(2, 2, s.errors);
+    smp_settings_init(&s.job.settings);
+    check_ok(smp_cluster_set_gpus(s.cluster, 8, s.errors), s.errors);
+    s.job.batch.global_batch = 8;
+    for (size_t i = 0; i < sizeof pins / sizeof pins[0]; i++) {
+        small_pin(&s, pins[i]);
+    }
+    smp_plan_space *space = smp_plan_space_create(&s.job);
+    const samples all = simulate_all(&s, space);
+    /* Shard x expert x replica = 8.  Expert 1: shard 1, 2, 4, 8.  Orthogonal, expert 2: shard
+     * 1, and 2 and 4 in two orders; 4: shard 1, and 2 in two orders; 8: shard 1: 9 points.
+     * Nested, shard of experts 8 / expert / replica: the same.  Each by two dispatchers. */
+    check_u64(all.n, 4 + 2 * 2 * 9);
+    size_t nested = 0;
+    smp_bounds *bounds = smp_bounds_create();
+    for (size_t i = 0; i < all.n; i++) {
+        int64_t bound_ps = 0;
+        uint64_t bytes = 0;
+        check_ok(smp_bound_time(bounds, &all.at[i].job, true, s.errors, &bound_ps), s.errors);
+        check_ok(smp_bound_memory(bounds, &all.at[i].job, s.errors, &bytes), s.errors);
+        assert_true(bound_ps <= all.at[i].report.step_ps);
+        assert_true(bytes <= all.at[i].report.memory.peak_bytes);
+        nested += all.at[i].job.settings.expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    }
+    check_u64(nested, 2 * 9);
+    smp_plan *pruned = search(&s, true, 40);
+    smp_plan *whole = search(&s, false, 40);
+    check_i64(smp_plan_report(pruned, 0)->step_ps, best_of(&all, &s)->report.step_ps);
+    check_u64(smp_plan_count(pruned), smp_plan_count(whole));
+    for (size_t i = 0; i < smp_plan_count(pruned); i++) {
+        check_equal_reports(smp_plan_report(pruned, i), smp_plan_report(whole, i));
+    }
+    smp_plan_destroy(whole);
+    smp_plan_destroy(pruned);
+    smp_bounds_destroy(bounds);
+    free(all.at);
+    smp_plan_space_destroy(space);
+    smp_model_destroy(dense);
+    small_destroy(&s);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_space),  cmocka_unit_test(test_count),
     cmocka_unit_test(test_evaluate), cmocka_unit_test(test_bounds),
     cmocka_unit_test(test_brute_force), cmocka_unit_test(test_no_prune),
+    cmocka_unit_test(test_expert_dimensions),
 };
 
 CHECK_MAIN(tests)

@@ -340,20 +340,48 @@ static void test_growth(void **state)
     check_u64(n_instance[2] - n_instance[0], 4 * (4 * 5 + 5));
 }
 
-static void test_refusals(void **state)
-{
-    static const char config[] =
-        "{\"model_type\": \"gpt_oss\", \"num_hidden_layers\": 2, \"hidden_size\": 512, "
-        "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 64, "
-        "\"vocab_size\": 1024, \"intermediate_size\": 1024, \"num_local_experts\": 4, "
-        "\"num_experts_per_tok\": 2, \"max_position_embeddings\": 4096}";
-    bench b;
+#define GPT_OSS                                                                              \
+    "{\"model_type\": \"gpt_oss\", \"num_hidden_layers\": 2, \"hidden_size\": 512, "           \
+    "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 64, "               \
+    "\"vocab_size\": 1024, \"intermediate_size\": 1024, \"num_local_experts\": 4, "            \
+    "\"num_experts_per_tok\": 2, \"max_position_embeddings\": 4096}"
 
-    (void)state;
-    bench_open(&b, config, 2, S, 1, "tensor_parallel_degree=2");
-    check_fails(smp_job_resolve(&b.job, b.errors), SMP_INPUT, b.errors,
-                "experts with a bias are not split by tensor parallelism");
+/* The bias behind a row parallel product of experts comes once: each of the tensor ranks adds a
+ * part, and the gradients of the parts are summed; that of the column parallel one is split. */
+static void check_expert_bias(const char *settings, uint64_t tensor, const char *sum)
+{
+    bench b;
+    const smp_program *p;
+
+    bench_open(&b, GPT_OSS, 4, S, 4, settings);
+    bench_lower(&b);
+    check_ok(smp_step_verify(b.step, b.errors), b.errors);
+    p = b.step->programs[0];
+    check_u64(find_task(p, "forward", "experts.down")->n_access, 5);
+    check_u64(find_task(p, "forward", "experts.down")->dims[7], tensor);
+    check_u64(find_task(p, "forward", "experts.up")->dims[7], 1);
+    check_u64(find_task(p, "backward", "experts.down.dw")->n_access, 5);
+    check_u64(find_task(p, "backward", "experts.down.dw")->dims[7], tensor);
+    if (sum != NULL) { /* of experts of the rank x H */
+        const smp_task *task = find_task(p, "reduce", sum);
+
+        task = task ? task : find_task(p, "reduce.later", sum);
+        assert_non_null(task);
+        assert_true(task->dims[0] >= 4 / b.job.settings.expert_parallel_degree * H);
+    }
     bench_close(&b);
+}
+
+static void test_expert_bias(void **state)
+{
+    (void)state;
+    check_expert_bias("expert_parallel_degree=2", 1, NULL);
+    check_expert_bias("tensor_parallel_degree=2", 2, "sum.copies");
+    check_expert_bias("tensor_parallel_degree=2 sequence_parallel=false", 2, "sum.expert_bias");
+    check_expert_bias("tensor_parallel_degree=2 expert_parallel_degree=2", 2, "sum.copies");
+    check_expert_bias("tensor_parallel_degree=2 expert_parallel_degree=2 "
+                      "sequence_parallel=false moe_all_to_all_dispatcher=false", 2,
+                      "sum.expert_bias");
 }
 
 static const struct CMUnitTest tests[] = {
@@ -362,7 +390,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_flops),             cmocka_unit_test(test_messages),
     cmocka_unit_test(test_kv_copies),         cmocka_unit_test(test_uneven_shards),
     cmocka_unit_test(test_offload),           cmocka_unit_test(test_growth),
-    cmocka_unit_test(test_refusals),          cmocka_unit_test(test_prefetch),
+    cmocka_unit_test(test_expert_bias),         cmocka_unit_test(test_prefetch),
     cmocka_unit_test(test_work),
 };
 CHECK_MAIN(tests)

@@ -96,6 +96,36 @@ static void test_groups(void **state)
                  "expert_layout=nested", 4, 2, 2, 2);
 }
 
+/* Eight expert ranks on nodes of eight GPUs: the default order of the nested layout has them on
+ * one node; a rank_order that is set holds; the orthogonal layout keeps the order of the table,
+ * shards first. */
+static void check_expert_nodes(const char *settings, uint32_t nodes)
+{
+    bench b;
+    smp_mesh *mesh;
+    smp_placement placement;
+
+    bench_open(&b, MIXTRAL(2, 8, 2), 32, S, 32, settings);
+    check_ok(smp_job_resolve(&b.job, b.errors), b.errors);
+    check_ok(smp_mesh_create(&b.job, b.errors, &mesh), b.errors);
+    smp_mesh_placement(mesh, SMP_GROUP_EXPERT, 0, &placement);
+    check_u64(placement.ranks, 8);
+    check_u64(placement.nodes, nodes);
+    smp_mesh_destroy(mesh);
+    bench_close(&b);
+}
+
+static void test_expert_nodes(void **state)
+{
+    (void)state;
+    check_expert_nodes("expert_parallel_degree=8 expert_layout=nested", 1);
+    check_expert_nodes("expert_parallel_degree=8 hybrid_shard_degree=4", 4);
+    check_expert_nodes("expert_parallel_degree=8 expert_layout=nested "
+                       "rank_order=tensor,context,shard,expert,replica", 4);
+    check_expert_nodes("expert_parallel_degree=8 hybrid_shard_degree=4 "
+                       "rank_order=tensor,context,expert,shard,replica", 1);
+}
+
 /* ---- state ---- */
 
 static uint64_t kind_bytes(const smp_program *p, smp_buffer_kind kind)
@@ -144,6 +174,53 @@ static void test_state(void **state)
                 8, 8);
     check_state(16, "hybrid_shard_degree=4 expert_parallel_degree=2 tensor_parallel_degree=2",
                 2, 4, 8);
+}
+
+#define LLAMA4                                                                              \
+    "{\"model_type\": \"llama4_text\", \"num_hidden_layers\": 8, \"hidden_size\": 512, "    \
+    "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 64, "            \
+    "\"intermediate_size\": 1024, \"intermediate_size_mlp\": 2048, \"vocab_size\": 1024, "  \
+    "\"num_local_experts\": 8, \"num_experts_per_tok\": 1, "                              \
+    "\"interleave_moe_layer_step\": 2, \"attention_chunk_size\": 4096, "                  \
+    "\"max_position_embeddings\": 4096, \"tie_word_embeddings\": false}"
+
+/* Every second layer has experts: 4 of 8.  Each: attention and norms; 4 dense ones an MLP of
+ * 2048; 4 with experts a router, a shared expert of 1024, and 8 experts of 1024.  Nothing of a
+ * kind of layer takes memory in layers of the other. */
+static void check_alternating(const char *settings, uint64_t dense, uint64_t experts,
+                              bool apart)
+{
+    const uint64_t attention = 2 * H * A * D + 2 * H * KV * D + 2 * H, e = 8;
+    const uint64_t per_rank =
+        (8 * attention + 4 * 3 * H * 2048 + 4 * (H * e + 3 * H * F) + 2 * V * H + H) / dense
+        + 4 * e * 3 * H * F / experts;
+    bench b;
+    const smp_program *p;
+
+    bench_open(&b, LLAMA4, 16, S, 32, settings);
+    bench_lower(&b);
+    check_ok(smp_step_verify(b.step, b.errors), b.errors);
+    p = b.step->programs[0];
+    check_u64(kind_bytes(p, SMP_KIND_PARAMETER), 4 * per_rank);
+    check_u64(kind_bytes(p, SMP_KIND_OPTIMIZER), 8 * per_rank);
+    check_u64(find_buffer(p, "experts.up")->entries, 4);
+    check_u64(find_buffer(p, "experts.up")->first, 1);
+    check_u64(find_buffer(p, "mlp.up")->entries, 4);
+    check_u64(find_buffer(p, "mlp.up")->first, 0);
+    check_u64(find_buffer(p, "attention.qkv")->entries, 8);
+    if (apart) {
+        check_u64(find_buffer(p, "blocks.experts.parameters")->entries, 4);
+    }
+    bench_close(&b);
+}
+
+static void test_alternating(void **state)
+{
+    (void)state;
+    check_alternating("hybrid_shard_degree=4", 4, 4, false);
+    check_alternating("hybrid_shard_degree=2 expert_parallel_degree=4", 2, 8, true);
+    check_alternating("hybrid_shard_degree=8 expert_parallel_degree=8 expert_layout=nested", 8,
+                      8, true);
 }
 
 /* Gradients are reduced over data ranks: all else over shard and all other replicas; experts
@@ -369,8 +446,10 @@ static void test_links(void **state)
         seconds[i] = cost.transfer_s;
         bench_close(&b);
     }
-    /* NVLink: 450 GB/s less protocol; 8 ports of 50 GB/s for 8 ranks, of which 7/8 leave. */
-    assert_true(seconds[1] > 5 * seconds[0]);
+    /* NVLink: 450 GB/s, of which messages of this size reach about a half as measured; 8 ports
+     * of 50 GB/s for 8 ranks, of which 7/8 leave. */
+    assert_true(seconds[1] > 3 * seconds[0]);
+    assert_true(seconds[0] >= 8.0 * S * H * 2 * 7 / 8 / 450e9);
     assert_true(seconds[1] >= 8.0 * S * H * 2 * 7 / 8 / 50e9);
     assert_true(seconds[1] <= 8.0 * S * H * 2 * 7 / 8 / 40e9);
 }
@@ -380,7 +459,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules),
         cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_expert_nodes),
         cmocka_unit_test(test_state),
+        cmocka_unit_test(test_alternating),
         cmocka_unit_test(test_reduction),
         cmocka_unit_test(test_exchanges),
         cmocka_unit_test(test_recompute),

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lines of a run: for people, and as JSON.
+ *
+ * The file of metrics is written as the run goes, a line at a time, so that it can be followed
+ * and a run that is killed leaves what it did.
+ */
+#include "config.h"
+
+#include "exec/exec.h"
+
+#include "base/arena.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct smp_log {
+    FILE *lines, *metrics;     /* or NULL */
+    const char *metrics_path;
+    uint64_t steps;
+    bool terminal, has_bar, scaled;
+    double start_s;
+};
+
+static double seconds_now(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+smp_status smp_log_create(const smp_exec_options *o, smp_errors *errors, smp_log **log_p)
+{
+    smp_log *log = smp_heap_alloc(1, sizeof *log);
+
+    log->lines = o->log;
+    log->steps = o->steps;
+    log->terminal = o->log && isatty(fileno(o->log)) == 1;
+    log->start_s = seconds_now();
+    log->metrics_path = o->metrics;
+    if (o->metrics) {
+        log->metrics = strcmp(o->metrics, "-") == 0 ? stdout : fopen(o->metrics, "we");
+        if (!log->metrics) {
+            int error = errno;
+
+            free(log);
+            return smp_fail(errors, SMP_SYSTEM, &(smp_place){ .file = o->metrics },
+                            "cannot be written: %s", strerror(error));
+        }
+    }
+    *log_p = log;
+    return SMP_OK;
+}
+
+static void wipe_bar(smp_log *log)
+{
+    if (log->has_bar) {
+        (void)fprintf(log->lines, "\r\033[K");
+        log->has_bar = false;
+    }
+}
+
+/* On a terminal: how far the run is, and how long the rest takes at the pace so far. */
+static void draw_bar(smp_log *log, uint64_t done)
+{
+    enum { WIDTH = 30 };
+    char bar[WIDTH + 1];
+    double left = (seconds_now() - log->start_s) / (double)done * (double)(log->steps - done);
+    uint64_t filled = done * WIDTH / log->steps;
+
+    if (log->terminal && done < log->steps) {
+        memset(bar, '.', WIDTH);
+        memset(bar, '#', filled);
+        bar[WIDTH] = '\0';
+        (void)fprintf(log->lines, "[%s] %llu of %llu, %d:%02d left", bar,
+                      (unsigned long long)done, (unsigned long long)log->steps,
+                      (int)(left / 60), (int)left % 60);
+        log->has_bar = true;
+    }
+}
+
+void smp_log_line(smp_log *log, const char *format, ...)
+{
+    va_list args;
+
+    if (log && log->lines) {
+        wipe_bar(log);
+        va_start(args, format);
+        (void)vfprintf(log->lines, format, args);
+        va_end(args);
+        (void)fputc('\n', log->lines);
+        (void)fflush(log->lines);
+    }
+}
+
+static smp_status check(smp_log *log, smp_errors *errors)
+{
+    smp_status status = SMP_OK;
+
+    if (log->lines) {
+        status = smp_stream_check(log->lines, "standard output", errors);
+    }
+    if (status == SMP_OK && log->metrics) {
+        status = smp_stream_check(log->metrics, log->metrics_path, errors);
+    }
+    return status;
+}
+
+static void print_step(smp_log *log, uint64_t step, const smp_exec_step *s,
+                       uint64_t arena_bytes)
+{
+    char scale[32] = "", mfu[32] = "";
+
+    log->scaled = log->scaled || s->loss_scale > 1 || s->loss_scale < 1;
+    if (log->scaled) {
+        (void)snprintf(scale, sizeof scale, "  scale %g", s->loss_scale);
+    }
+    if (s->mfu > 0) {
+        (void)snprintf(mfu, sizeof mfu, "  mfu %.1f %%", 100 * s->mfu);
+    }
+    wipe_bar(log);
+    (void)fprintf(log->lines,
+                  "step %llu  loss %.6f  norm %.4f  lr %.3e%s  %.0f tokens/s%s  %s%s\n",
+                  (unsigned long long)(step + 1), s->loss, s->norm, s->lr, scale,
+                  s->targets / s->seconds, mfu, smp_show_bytes(arena_bytes),
+                  s->skipped ? "  overflow, skipped" : "");
+    draw_bar(log, step + 1);
+}
+
+smp_status smp_log_step(smp_log *log, uint64_t step, const smp_exec_step *s,
+                        uint64_t arena_bytes, smp_errors *errors)
+{
+    if (log->lines) {
+        print_step(log, step, s, arena_bytes);
+    }
+    if (log->metrics) {
+        (void)fprintf(log->metrics,
+                      "{\"step\": %llu, \"loss\": %.9g, \"gradient_norm\": %.9g, \"lr\": %.9g, "
+                      "\"loss_scale\": %.9g, \"skipped\": %s, \"seq_len\": %llu, "
+                      "\"tokens\": %.0f, \"arena_bytes\": %llu, \"seconds\": %.6f, "
+                      "\"tokens_per_s\": %.1f, \"mfu\": %.4f}\n",
+                      (unsigned long long)(step + 1), s->loss, s->norm, s->lr, s->loss_scale,
+                      s->skipped ? "true" : "false", (unsigned long long)s->seq, s->targets,
+                      (unsigned long long)arena_bytes, s->seconds, s->targets / s->seconds,
+                      s->mfu);
+    }
+    return check(log, errors);
+}
+
+smp_status smp_log_validation(smp_log *log, uint64_t step, double loss, double seconds,
+                              smp_errors *errors)
+{
+    smp_log_line(log, "step %llu  validation loss %.6f  %.1f s", (unsigned long long)step, loss,
+                 seconds);
+    if (log->metrics) {
+        (void)fprintf(log->metrics,
+                      "{\"step\": %llu, \"validation_loss\": %.9g, \"seconds\": %.6f}\n",
+                      (unsigned long long)step, loss, seconds);
+    }
+    return check(log, errors);
+}
+
+smp_status smp_log_close(smp_log *log, smp_errors *errors)
+{
+    smp_status status;
+
+    if (!log) {
+        return SMP_OK;
+    }
+    if (log->lines) {
+        wipe_bar(log);
+    }
+    status = check(log, errors);
+    if (log->metrics && log->metrics != stdout && fclose(log->metrics) != 0
+        && status == SMP_OK) {
+        status = smp_fail(errors, SMP_SYSTEM, &(smp_place){ .file = log->metrics_path },
+                          "writing failed: %s", strerror(errno));
+    }
+    free(log);
+    return status;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Validation: the program of a step with its update left out.
+ *
+ * There is no second program for it, so it costs what a step costs.  Nothing is dropped, the
+ * update keeps the old values, and the count of steps stands still: training goes on to the
+ * bit as if it had not been.
+ */
+#include "config.h"
+
+#include "exec/exec.h"
+
+#include "base/arena.h"
+
+#include <stdlib.h>
+
+struct smp_validation {
+    const smp_samples *samples;
+    smp_loader_options options;
+    uint64_t batches;
+};
+
+smp_status smp_exec_batch(smp_runner *r, const smp_loaded *loaded, bool evaluating,
+                          smp_errors *errors)
+{
+    smp_status status = smp_runner_shape(r, loaded->seq, errors);
+
+    r->rank.rows = (smp_rows){ .begins = loaded->plain ? NULL : loaded->begins,
+                               .targets = loaded->plain ? 0 : loaded->targets_counted,
+                               .evaluating = evaluating };
+    if (status == SMP_OK) {
+        status = smp_runner_step(r, loaded->ids, loaded->targets, errors);
+    }
+    return status;
+}
+
+smp_status smp_validation_create(const smp_samples *samples, const smp_loader_options *options,
+                                 uint64_t batches, smp_errors *errors,
+                                 smp_validation **validation_p)
+{
+    smp_validation *v = smp_heap_alloc(1, sizeof *v);
+    uint64_t each = options->rows * options->data_ranks;
+
+    if (samples->n < each) {
+        free(v);
+        return smp_fail(errors, SMP_INPUT,
+                        &(smp_place){ .file = smp_tokens_facts_of(samples->tokens)->path },
+                        "%llu samples; a global batch of validation has %llu",
+                        (unsigned long long)samples->n, (unsigned long long)each);
+    }
+    v->samples = samples;
+    v->options = *options;
+    v->options.start = (smp_loader_state){ .shuffle = false };
+    v->batches = batches < samples->n / each ? batches : samples->n / each;
+    *validation_p = v;
+    return SMP_OK;
+}
+
+void smp_validation_destroy(smp_validation *v)
+{
+    free(v);
+}
+
+smp_status smp_validation_run(smp_validation *v, smp_runner *r, smp_errors *errors,
+                              double *loss_p)
+{
+    smp_loader *loader = NULL;
+    const smp_loaded *loaded = NULL;
+    float state[SMP_SCALARS];
+    double sum = 0, targets = 0;
+    smp_status status = smp_loader_create(v->samples, &v->options, errors, &loader);
+
+    for (uint64_t i = 0; i < v->batches && status == SMP_OK; i++) {
+        status = smp_loader_next(loader, errors, &loaded);
+        if (status == SMP_OK) {
+            status = smp_exec_batch(r, loaded, true, errors);
+        }
+        if (status == SMP_OK) {
+            status = smp_runner_scalars(r, state, errors);
+        }
+        if (status == SMP_OK) {
+            sum += (double)state[SMP_SCALAR_LOSS] * loaded->targets_counted;
+            targets += loaded->targets_counted;
+        }
+    }
+    smp_loader_destroy(loader);
+    if (status == SMP_OK) {
+        *loss_p = sum / targets;
+    }
+    return status;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private to src/sim: questions about a simulated step, answered behind its report.
+ *
+ * Each question is a file of its own: it reads its options, computes, and writes its section
+ * of the text and its member of the JSON object.
+ */
+#ifndef SMP_SIM_WHAT_IF_H
+#define SMP_SIM_WHAT_IF_H
+
+#include "base/arena.h"
+#include "base/text.h"
+#include "sim/sim.h"
+#include "sim/training.h"
+
+/* ---- ranks apart (ranks.c) */
+
+typedef struct smp_ranks_wait {
+    const char *comm;
+    uint64_t collectives;
+    double mean_s; /* over ranks and runs, a step */
+} smp_ranks_wait;
+
+typedef struct smp_ranks_answer {
+    double kernel_cv, collective_cv, rank_cv;
+    uint32_t ranks, runs, n_slow_rank, n_slow_link;
+    uint64_t seed, tasks, state_bytes;
+    double quiet_s; /* no noise: the report's step */
+    double mean_s, least_s, p10_s, median_s, p90_s, most_s;
+    uint32_t last;  /* rank that ended last most often, the lowest of equals */
+    uint32_t last_runs;
+    smp_ranks_wait *waits;
+    uint32_t n_wait;
+} smp_ranks_answer;
+
+bool smp_ranks_asked(const smp_what_if_options *options);
+SMP_CHECK smp_status smp_ranks_answer_find(const smp_simulation *simulation,
+                                           const smp_what_if_options *options,
+                                           smp_arena *arena, smp_errors *errors,
+                                           smp_ranks_answer *answer_p);
+void smp_ranks_answer_text(const smp_ranks_answer *answer, smp_text *text);
+void smp_ranks_answer_out(const smp_ranks_answer *answer, smp_json_out *out);
+
+/* ---- failures and training runs (runs.c) */
+
+enum { SMP_MONTHS = 1000 };
+
+typedef struct smp_failures_answer {
+    smp_failures failures;
+    double gpu_mtbf_s, load_s;
+    double best_s, young_s, daly_s; /* intervals of work between checkpoints */
+    uint64_t steps;    /* between checkpoints, given or the best */
+    bool steps_given, save_given, load_given, restart_given;
+    double interval_s; /* of these steps */
+    double goodput;    /* closed form */
+    double month_mean, month_p10, month_p90; /* simulated */
+    double failures_per_day;
+} smp_failures_answer;
+
+SMP_CHECK smp_status smp_failures_answer_find(const smp_simulation *simulation,
+                                              const smp_what_if_options *options,
+                                              double step_s, smp_errors *errors,
+                                              smp_failures_answer *answer_p);
+void smp_failures_answer_text(const smp_failures_answer *answer, smp_text *text);
+void smp_failures_answer_out(const smp_failures_answer *answer, smp_json_out *out);
+
+typedef struct smp_training_answer {
+    double tokens, step_s, goodput;
+    smp_training training, low, high; /* at the ends of the interval of the step */
+    const char *currency;
+} smp_training_answer;
+
+SMP_CHECK smp_status smp_training_answer_find(const smp_simulation *simulation, double tokens,
+                                              double step_s, double goodput, smp_errors *errors,
+                                              smp_training_answer *answer_p);
+void smp_training_answer_text(const smp_training_answer *answer, smp_text *text);
+void smp_training_answer_out(const smp_training_answer *answer, smp_json_out *out);
+
+/* ---- all of them (what_if.c) */
+
+struct smp_what_ifs {
+    smp_arena *arena;
+    bool has_ranks, has_failures, has_training;
+    smp_ranks_answer ranks;
+    smp_failures_answer failures;
+    smp_training_answer training;
+};
+/* Members of the report's object. */
+void smp_what_ifs_out(const smp_what_ifs *what_ifs, smp_json_out *out);
+void smp_what_ifs_text(const smp_what_ifs *what_ifs, smp_text *text);
+
+#endif
