@@ -8,6 +8,7 @@
 #include "exec/threads.h"
 
 #include "base/text.h"
+#include "mesh/settings.h"
 #include "step/lower.h"
 
 #include <math.h>
@@ -525,20 +526,19 @@ static smp_status open_world(training *t, smp_errors *errors)
     return smp_threads_create(ranks, t->options->timeout_s, errors, &t->world);
 }
 
-/* What runs here is this project's own program; that of another stack is for simulation. */
+/* Programs of other software are there to be simulated. */
 static smp_status check_stack(const smp_job *job, smp_errors *errors)
 {
-    int key = smp_settings_find("stack");
-    size_t count;
-    char value[64];
+    const smp_place *where = &job->settings.origin[SMP_KEY_STACK];
+    char stack[32];
 
-    if (key < 0 || !smp_settings_get(&job->settings, "stack", value, sizeof value)
-        || strcmp(value, smp_settings_table(&count)[key].initial) == 0) {
+    if (job->settings.stack == SMP_STACK_NATIVE) {
         return SMP_OK;
     }
-    return smp_fail(errors, SMP_INPUT, &job->settings.origin[key],
-                    "stack=%s is for simulation; the executor runs stack=%s", value,
-                    smp_settings_table(&count)[key].initial);
+    (void)smp_settings_get(&job->settings, "stack", stack, sizeof stack);
+    return smp_fail(errors, SMP_INPUT, where->file ? where : NULL,
+                    "stack %s: a plan for other software is simulated, not executed; legal "
+                    "here: native", stack);
 }
 
 static smp_status run_all(training *t, smp_errors *errors)
