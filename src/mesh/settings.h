@@ -173,9 +173,9 @@ typedef enum smp_setting_kind {
       "copy in fp32; what PyTorch's cross entropy keeps without a compiler")                  \
     X(OVERLAP_REDUCE, overlap_reduce, BOOLEAN, 0, NULL, "true or false", "true", false,       \
       false, "reduce gradients while backward runs; false: when it has ended")                \
-    X(KERNEL_EFFICIENCY, kernel_efficiency, NUMBER, 0, NULL, "0 to 1", "0", false, false,     \
-      "share of their rates alone that kernels reach inside a step; 0: the stack's figure, "  \
-      "which is 1 for native")
+    X(EFFICIENCY, efficiency, NUMBER, 0, NULL, "0 to 1", "0", false, false,     \
+      "share of their rates alone that kernels and collectives reach inside a step; 0: the "  \
+      "stack's figure, which is 1 for native")
 
 #define SMP_KEY_ENUM_(KEY, field, kind, low, words, range, initial, v2, searched, meaning)    \
     SMP_KEY_##KEY,

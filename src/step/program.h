@@ -308,7 +308,7 @@ typedef struct smp_program {
     smp_kernel_form kernels;
     smp_loss_kernel loss;
     smp_attention_kernel attention_kernel;
-    double kernel_efficiency;
+    double efficiency;
     bool host_launches;     /* the host launches every kernel: no captured graph */
     /* the memory plan's result */
     uint64_t arena_bytes, host_arena_bytes;

@@ -131,8 +131,8 @@ check "a token beyond the vocabulary" wrong 2 "far: token 255 at 2: .* has 200" 
 check "a wrong shape" wrong 2 "--pad: square: must be" -d "$text" --pad square
 check "rules for nothing" wrong 2 "rules:1: 'head' matches no parameter" -d "$text" \
     --init-rules "$work/rules"
-check "a plan for another stack" wrong 2 "stack fsdp2: a plan for other software" -d "$text" \
-    --set stack=fsdp2
+check "a plan for another stack" wrong 2 "for other software is simulated, not executed" \
+    -d "$text" --set stack=fsdp2
 check "a plan beyond the memory" memory
 check "no number" wrong 1 "step 1: the loss is .* in forward of layer 1, micro-batch 0" \
     -d "$text" --init-rules "$work/huge"
