@@ -23,8 +23,9 @@ static const uint64_t own_segment_bytes = (uint64_t)10 << 20; /* from here on */
 static const uint64_t large_round_bytes = (uint64_t)2 << 20;
 static const uint64_t range_bytes = (uint64_t)1 << 48; /* of an expandable segment */
 
-typedef enum block_state { BLOCK_UNUSED, BLOCK_FREE, BLOCK_TAKEN, BLOCK_PENDING, BLOCK_UNMAPPED }
-    block_state;
+typedef enum block_state {
+    BLOCK_UNUSED, BLOCK_FREE, BLOCK_TAKEN, BLOCK_PENDING, BLOCK_UNMAPPED
+} block_state;
 
 typedef struct block {
     block_state state;
