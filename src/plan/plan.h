@@ -47,6 +47,7 @@ typedef struct smp_plan_space {
     smp_choice *choices[SMP_DIMS];
     uint32_t n_choice[SMP_DIMS];
     bool pinned[SMP_DIMS];
+    bool *groups;            /* by tensor, expert, shard, layout and order: can be legal */
 } smp_plan_space;
 
 typedef struct smp_point { uint32_t digit[SMP_DIMS]; } smp_point;
@@ -62,6 +63,11 @@ uint64_t smp_plan_space_code(const smp_plan_space *space, const smp_point *point
 /* The resolved job of a point.  False when a rule is broken, or when another point has the
  * same program and a smaller code. */
 bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp_job *job_p);
+/* The same in two steps: the job of the head and mesh digits, with leaf digits 0, and from it
+ * that of a point with these head and mesh digits. */
+bool smp_plan_space_mesh(const smp_plan_space *space, const smp_point *point, smp_job *job_p);
+bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
+                         const smp_job *mesh, smp_job *job_p);
 /* Digits of `a` say the same or less memory saving than those of `b`, the rest equal: then
  * the program of `a` is never slower. */
 bool smp_point_dominates(const smp_point *a, const smp_point *b);
@@ -74,9 +80,12 @@ void smp_bounds_destroy(smp_bounds *bounds);
  * (`mesh` false), or head and mesh digits (true). */
 SMP_CHECK smp_status smp_bound_time(smp_bounds *bounds, const smp_job *job, bool mesh,
                                     smp_errors *errors, int64_t *bound_ps_p);
-/* Lower bound of the peak memory of exactly this job. */
-SMP_CHECK smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job,
+/* Lower bound of the peak memory of exactly this job; without `saved` activations and logits,
+ * of all jobs that share its head and mesh digits. */
+SMP_CHECK smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job, bool saved,
                                       smp_errors *errors, uint64_t *bound_bytes_p);
+/* Ranks over which the experts of an expert rank are sharded. */
+uint32_t smp_expert_shards(const smp_settings *settings);
 
 /* Exact step time and memory of a resolved job.  Simulates few micro-batches and extends
  * them when each repeats the one before it shifted in time (evaluate.c); `micro_batches_p`,

@@ -87,6 +87,22 @@ static bool expert_down(const smp_job *job, smp_settings *s)
     return has_experts(job);
 }
 
+static bool layout_other(const smp_job *job, smp_settings *s)
+{
+    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const uint32_t ep = s->expert_parallel_degree;
+    s->expert_layout = nested ? SMP_EXPERT_LAYOUT_ORTHOGONAL : SMP_EXPERT_LAYOUT_NESTED;
+    /* the same ranks hold one copy of the experts */
+    s->hybrid_shard_degree = nested ? s->hybrid_shard_degree / ep : s->hybrid_shard_degree * ep;
+    return has_experts(job) && ep > 1;
+}
+
+static bool dispatcher_other(const smp_job *job, smp_settings *s)
+{
+    s->moe_all_to_all_dispatcher = !s->moe_all_to_all_dispatcher;
+    return has_experts(job) && s->expert_parallel_degree > 1;
+}
+
 static bool set_checkpointing(smp_settings *s, smp_checkpointing checkpointing)
 {
     if (s->checkpointing == checkpointing) {
@@ -187,6 +203,8 @@ static const struct neighbour { const char *key; change_fn change; } neighbours[
     {"tensor_parallel_degree", tensor_across},
     {"expert_parallel_degree", expert_up},
     {"expert_parallel_degree", expert_down},
+    {"expert_layout", layout_other},
+    {"moe_all_to_all_dispatcher", dispatcher_other},
     {"checkpointing", checkpointing_none},
     {"checkpointing", checkpointing_selective},
     {"checkpointing", checkpointing_full},
@@ -249,9 +267,33 @@ static int64_t largest_memory(const smp_memory_parts *new, const smp_memory_part
     return most;
 }
 
-/* "tensor_parallel_degree 16 crosses the node"; names a shard degree that had to follow. */
+/* Which links rows of experts take to the ranks that have them; "" without such ranks. */
+static const char *expert_links(smp_arena *arena, const smp_job *job, smp_errors *errors)
+{
+    const bool rows = job->settings.moe_all_to_all_dispatcher;
+    smp_mesh *mesh = NULL;
+    smp_placement p;
+    if (!has_experts(job) || job->settings.expert_parallel_degree == 1 ||
+        smp_mesh_create(job, errors, &mesh) != SMP_OK) {
+        return "";
+    }
+    smp_mesh_placement(mesh, SMP_GROUP_EXPERT, 0, &p);
+    smp_mesh_destroy(mesh);
+    const char *what = rows ? "all-to-all" : "all-gather of tokens";
+    if (p.nodes == 1) {
+        return smp_arena_printf(arena, "%s inside a node", what);
+    }
+    if (!rows || p.most_per_node != p.least_per_node) {
+        return smp_arena_printf(arena, "%s over %u nodes", what, p.nodes);
+    }
+    return smp_arena_printf(arena, "%s over %u nodes, %u/%u of it by the network", what,
+                            p.nodes, p.nodes - 1, p.nodes);
+}
+
+/* "tensor_parallel_degree 16 crosses the node"; names a shard degree that had to follow, and
+ * other links of experts. */
 static char *title_of(smp_arena *arena, const smp_job *best, const smp_job *job,
-                      const char *key)
+                      const char *key, smp_errors *errors)
 {
     char value[64];
     if (!smp_settings_get(&job->settings, key, value, sizeof value)) {
@@ -264,8 +306,14 @@ static char *title_of(smp_arena *arena, const smp_job *best, const smp_job *job,
     const uint32_t shard = job->settings.hybrid_shard_degree;
     char *title = smp_arena_printf(arena, "%s %s%s", key, value,
                                    crosses ? " crosses the node" : "");
-    if (tensor && shard != best->settings.hybrid_shard_degree) {
-        title = smp_arena_printf(arena, "%s (hybrid_shard_degree %u)", title, shard);
+    const char *links = expert_links(arena, job, errors);
+    const bool moved = strcmp(links, expert_links(arena, best, errors)) != 0 && *links;
+    const bool experts = strncmp(key, "expert_", 7) == 0;
+    if ((tensor || experts) && shard != best->settings.hybrid_shard_degree) {
+        title = smp_arena_printf(arena, "%s (hybrid_shard_degree %u%s%s)", title, shard,
+                                 moved ? "; " : "", moved ? links : "");
+    } else if (moved) {
+        title = smp_arena_printf(arena, "%s (%s)", title, links);
     }
     return title;
 }
@@ -325,9 +373,48 @@ static char *sentence_time(const smp_plan *plan, const smp_found *best, const sm
                             sign > 0 ? "" : "; outside the space that is searched");
 }
 
+/* What became of another way to hold the experts. */
+typedef enum verdict { ILLEGAL, UNFIT, SLOWER, FASTER } verdict;
+
+static verdict verdict_of(const smp_plan *plan, const smp_report *other)
+{
+    return !smp_report_fits(other, plan->options.margin_frac)          ? UNFIT
+           : other->step_ps >= plan->found[0].report.step_ps ? SLOWER
+                                                             : FASTER;
+}
+
+/* Where the experts are, which links their rows take, and what the other ways come to: tensor
+ * parallelism inside experts, more expert ranks, or fewer with more sharding. */
+static char *sentence_experts(const smp_plan *plan, const verdict *all, smp_errors *errors)
+{
+    static const struct { change_fn change; const char *name; } ways[] = {
+        {tensor_up, "tensor parallelism inside experts"},
+        {expert_up, "more expert ranks"},
+        {expert_down, "fewer expert ranks and more sharding"},
+    };
+    static const char *const words[] = {"", "does not fit", "is slower",
+                                        "would be faster, outside the space"};
+    const smp_job *job = &plan->found[0].job;
+    const uint32_t ep = job->settings.expert_parallel_degree;
+    char *text = ep == 1 ? smp_arena_printf(plan->arena, "experts are all on each rank")
+                         : smp_arena_printf(plan->arena, "experts lie on %u ranks, %s", ep,
+                                            expert_links(plan->arena, job, errors));
+    const char *between = "; ";
+    for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+        for (size_t i = 0; i < N_NEIGHBOUR; i++) {
+            if (neighbours[i].change == ways[w].change && all[i] != ILLEGAL) {
+                text = smp_arena_printf(plan->arena, "%s%s%s %s", text, between, ways[w].name,
+                                        words[all[i]]);
+                between = ", ";
+            }
+        }
+    }
+    return text;
+}
+
 /* Simulates one neighbour and adds its sentence; illegal ones are left out. */
 static smp_status explain_one(smp_plan *plan, const struct neighbour *neighbour,
-                              smp_errors *errors)
+                              smp_errors *errors, verdict *verdict_p)
 {
     const smp_found *best = &plan->found[0];
     smp_found other = {.job = best->job};
@@ -341,7 +428,9 @@ static smp_status explain_one(smp_plan *plan, const struct neighbour *neighbour,
     if (st != SMP_OK) {
         return st;
     }
-    const char *title = title_of(plan->arena, &best->job, &other.job, neighbour->key);
+    *verdict_p = verdict_of(plan, &other.report);
+    const char *title =
+        title_of(plan->arena, &best->job, &other.job, neighbour->key, errors);
     plan->why[plan->n_why++] = smp_report_fits(&other.report, plan->options.margin_frac)
                                    ? sentence_time(plan, best, &other, title)
                                    : sentence_memory(plan, best, &other, title);
@@ -353,12 +442,16 @@ smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors)
     if (plan->n_found == 0) {
         return SMP_OK;
     }
-    plan->why = SMP_ARENA_ARRAY(plan->arena, N_NEIGHBOUR, char *);
+    verdict all[N_NEIGHBOUR] = {ILLEGAL};
+    plan->why = SMP_ARENA_ARRAY(plan->arena, N_NEIGHBOUR + 1, char *);
     for (size_t i = 0; i < N_NEIGHBOUR; i++) {
-        const smp_status st = explain_one(plan, &neighbours[i], errors);
+        const smp_status st = explain_one(plan, &neighbours[i], errors, &all[i]);
         if (st != SMP_OK) {
             return st;
         }
+    }
+    if (has_experts(&plan->found[0].job)) {
+        plan->why[plan->n_why++] = sentence_experts(plan, all, errors);
     }
     return SMP_OK;
 }

@@ -196,10 +196,14 @@ static smp_status report(const options *o, const smp_job *job, const smp_step *s
     }
     smp_status files = write_files(o, simulation, errors);
     if (files != SMP_INPUT && !trace_only) {
-        status = smp_simulation_print_with(simulation, what_ifs, o->json, stdout, errors);
-        if (status == SMP_OK && o->explain && !o->json) {
-            putchar('\n');
-            status = smp_simulation_explain(simulation, stdout, errors);
+        if (!o->explain || !o->json) {
+            status = smp_simulation_print_with(simulation, what_ifs, o->json, stdout, errors);
+        }
+        if (status == SMP_OK && o->explain) {
+            if (!o->json) {
+                putchar('\n');
+            }
+            status = smp_simulation_explain(simulation, what_ifs, o->json, stdout, errors);
         }
     }
     status = status == SMP_OK ? files : status;
