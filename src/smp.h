@@ -632,9 +632,11 @@ typedef struct smp_plan_options {
     uint32_t top;     /* plans to return; 0 means 5 */
     bool prune;       /* false: price every candidate */
     double margin_frac; /* of capacity that a plan must leave free; default 0.03 */
-    bool front;       /* also find the front of time and memory, for smp_plan_pareto: the
-                         fastest plan in ever less memory, at least 5 % less each */
+    bool front;       /* also find the front: what no other configuration beats or equals in
+                         time, memory and cost */
     bool timing;      /* print how long the search took: no two runs then print the same */
+    bool brief;       /* plans only: neither what their neighbours cost nor, where nothing
+                         fits, on how many GPUs something would */
     /* Called now and then with what has been done of how much; may be NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
@@ -668,6 +670,40 @@ SMP_CHECK smp_status smp_plan_print(const smp_plan *plan, bool json, FILE *strea
 /* Time against memory of every candidate that was simulated, the front and the plans; as
  * smp_simulation_plot_memory. */
 SMP_CHECK smp_status smp_plan_pareto(const smp_plan *plan, const char *path,
+                                     smp_errors *errors);
+
+/* Several clusters and numbers of GPUs, each with its best plan, ranked by the objective. */
+
+/* A cluster on offer.  `job` as for smp_plan_search, all with the same model and batch;
+ * borrowed.  gpus: the numbers to try, in rising order; n_gpus 0: every number of nodes, and
+ * part of one, over whose ranks the batch can be divided (at most 65536 GPUs). */
+typedef struct smp_offer {
+    const smp_job *job;
+    const uint32_t *gpus;
+    size_t n_gpus;
+} smp_offer;
+
+typedef struct smp_fleet_options {
+    smp_plan_options plan; /* its objective ranks: time: soonest done; cost: least money, or
+                              GPU hours where no cluster has a price; gpus: fewest; its top
+                              says how many are found exactly */
+    double tokens;         /* to train on; 0: no run is asked for, all is per 1e9 tokens */
+    double within_s;       /* the run may take so long; 0: no limit */
+    double budget;         /* the run may cost so much, in the currency of the clusters; 0 */
+} smp_fleet_options;
+
+typedef struct smp_fleet smp_fleet;
+
+/* SMP_INFEASIBLE when nothing meets the limits: then the fleet is still made and names the
+ * nearest.  SMP_INPUT when the clusters are priced in different currencies, a budget is given
+ * and none has a price, or no number of GPUs follows the rules. */
+SMP_CHECK smp_status smp_fleet_search(const smp_offer *offers, size_t n_offer,
+                                      const smp_fleet_options *options, smp_errors *errors,
+                                      smp_fleet **fleet_p);
+void smp_fleet_destroy(smp_fleet *fleet);
+/* The best, or NULL when nothing meets the limits. */
+const smp_plan *smp_fleet_best(const smp_fleet *fleet);
+SMP_CHECK smp_status smp_fleet_print(const smp_fleet *fleet, bool json, FILE *stream,
                                      smp_errors *errors);
 
 /* A plan file holds one job with its inputs by value.  `predicted` is what was predicted of

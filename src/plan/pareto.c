@@ -47,17 +47,12 @@ static void put_spots(FILE *stream, const smp_spot *spots, size_t n, bool fits)
     fputs("\n\n", stream);
 }
 
-/* Candidates that no other beats in both; `spots` are sorted by time. */
-static void put_front(FILE *stream, const smp_spot *spots, size_t n)
+static void put_front(FILE *stream, const smp_front *front)
 {
-    uint64_t least = UINT64_MAX;
     fputs("# front\nNaN NaN\n", stream);
-    for (size_t i = 0; i < n; i++) {
-        if (spots[i].fits && spots[i].peak_bytes < least) {
-            least = spots[i].peak_bytes;
-            put_spot(stream, spots[i].step_ps, least);
-            fputc('\n', stream);
-        }
+    for (size_t i = 0; i < front->n; i++) {
+        put_spot(stream, front->at[i].found.report.step_ps, front->at[i].peak_bytes);
+        fputc('\n', stream);
     }
     fputs("\n\n", stream);
 }
@@ -88,7 +83,7 @@ static smp_status write_data(const smp_plan *plan, const char *path, smp_errors 
     FILE *stream = smp_file_stream(file);
     put_spots(stream, sorted, n, true);
     put_spots(stream, sorted, n, false);
-    put_front(stream, sorted, n);
+    put_front(stream, &plan->front);
     put_named(stream, plan);
     free(sorted);
     return smp_file_commit(file, errors);

@@ -12,7 +12,7 @@
  */
 #include "config.h"
 
-#include "plan/plan.h"
+#include "plan/front.h"
 
 #include "base/numeric.h"
 #include "model/model.h"
@@ -368,21 +368,6 @@ static smp_status best_first(search *s)
     return st;
 }
 
-/* The fastest plans in ever less memory.  Each round is a search of its own with the best of
- * the last round's memory, less a twentieth, as its limit. */
-static smp_status find_front(search *s)
-{
-    smp_status st = SMP_OK;
-    s->top = 1;
-    while (st == SMP_OK && s->n_found > 0) {
-        s->limit_bytes = s->found[0].report.memory.peak_bytes / 20 * 19;
-        s->n_found = 0;
-        s->heap.n = 0;
-        st = best_first(s);
-    }
-    return st;
-}
-
 static smp_status every_point(search *s)
 {
     smp_point point = {{0}};
@@ -451,8 +436,8 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     const uint64_t before = plan->info.evaluated;
     smp_status st = plan->options.prune ? best_first(&s) : every_point(&s);
     merge(&s);
-    if (st == SMP_OK && plan->options.front && plan->options.prune) {
-        st = find_front(&s);
+    if (st == SMP_OK && plan->options.front) {
+        st = smp_front_find(plan, bounds, job, errors);
     }
     plan->info.pruned += points - (plan->info.evaluated - before);
     free(s.heap.items);
@@ -709,7 +694,7 @@ static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_e
     plan->nearest_excess_bytes = best.excess_bytes;
     const bool anywhere = lacks_on_any_nodes(&best.found.report.memory);
     plan->largest_gpus_tried = plan->job.cluster->gpus;
-    st = anywhere ? SMP_OK : find_fitting(plan, bounds, errors);
+    st = anywhere || plan->options.brief ? SMP_OK : find_fitting(plan, bounds, errors);
     if (st != SMP_OK) {
         return st;
     }
@@ -768,7 +753,7 @@ static smp_status run(smp_plan *plan, smp_errors *errors)
         st = plan->n_found > 0 ? confirm(plan, errors)
                                : explain_nothing_fits(plan, bounds, errors);
     }
-    if (st == SMP_OK) {
+    if (st == SMP_OK && !plan->options.brief) {
         st = smp_plan_explain(plan, errors);
     }
     plan->info.seconds = now_s() - start_s;
@@ -798,6 +783,7 @@ void smp_plan_destroy(smp_plan *plan)
 {
     if (plan) {
         free(plan->spots);
+        free(plan->front.at);
         smp_arena_destroy(plan->arena);
     }
 }

@@ -92,15 +92,20 @@ typedef struct cli_job {
 } cli_job;
 
 #define CLI_JOB_OPTIONS(type, field)                                                          \
-    CLI_HEADING("Job"),                                                                       \
-    CLI_TEXT("model", 'm', "M", type, field.model,                                            \
-             "a config.json, its directory, or a name under configs/models"),                 \
+    CLI_MODEL_OPTION(type, field),                                                            \
     CLI_TEXT("cluster", 'c', "C", type, field.cluster,                                        \
              "a cluster file or a name under configs/clusters"),                              \
-    CLI_TEXT("profile", 'p', "P", type, field.profile,                                        \
-             "a profile file or name; default: that of the cluster's GPU"),                   \
     CLI_U32("nodes", 'n', "N", type, field.nodes, "use N nodes of the cluster"),              \
     CLI_U32("gpus", 'g', "N", type, field.gpus, "use N GPUs, filling nodes in order"),        \
+    CLI_REST_OPTIONS(type, field)
+/* The same without the cluster, for smp-plan, which takes several. */
+#define CLI_MODEL_OPTION(type, field)                                                         \
+    CLI_HEADING("Job"),                                                                       \
+    CLI_TEXT("model", 'm', "M", type, field.model,                                            \
+             "a config.json, its directory, or a name under configs/models")
+#define CLI_REST_OPTIONS(type, field)                                                         \
+    CLI_TEXT("profile", 'p', "P", type, field.profile,                                        \
+             "a profile file or name; default: that of the cluster's GPU"),                   \
     CLI_U64("seq-len", 's', "N", type, field.seq_len,                                         \
             "tokens per sequence; default: the model's positions, at most 8192"),             \
     CLI_U64("global-batch", 'b', "N", type, field.global_batch,                               \
