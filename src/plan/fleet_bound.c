@@ -177,7 +177,7 @@ static smp_status bound_mesh(const smp_plan_space *space, smp_bounds *bounds, sm
             return SMP_OK;
         }
         if (st == SMP_OK) {
-            st = smp_bound_memory(bounds, &job, errors, &bytes);
+            st = smp_bound_memory(bounds, &job, true, errors, &bytes);
         }
         if (st != SMP_OK || bytes <= limit_bytes) {
             candidate->standing = SMP_STANDING_OPEN;

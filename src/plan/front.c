@@ -163,7 +163,7 @@ static smp_status visit(finder *f, const smp_point *point, int64_t *bound_ps_p)
     if (!smp_plan_space_job(f->space, point, &job)) {
         return SMP_OK;
     }
-    const smp_status st = smp_bound_memory(f->bounds, &job, f->errors, &bytes);
+    const smp_status st = smp_bound_memory(f->bounds, &job, true, f->errors, &bytes);
     if (st != SMP_OK) {
         return st;
     }
