@@ -34,4 +34,7 @@ plot data index 1 using 1:2 with points pt 2 ps 0.5 lc rgb "#c0c0c0" title "does
      data index 0 using 1:2 with points pt 7 ps 0.5 lc rgb "#4477aa" title "fits", \
      data index 2 using 1:2 with steps lw 2 lc rgb "#228833" title "front", \
      data index 3 using 1:2 with points pt 6 ps 1.4 lw 2 lc rgb "#cc6600" title "plans", \
-     data index 3 using 1:2:3 with labels offset 1.2, 0.8 textcolor rgb "#cc6600" notitle
+     data index 3 using 1:2:3 with labels offset 1.2, 0.8 textcolor rgb "#cc6600" notitle, \
+     data index 4 using 1:2 with points pt 7 ps 0.7 lc rgb "#228833" notitle, \
+     data index 4 using 1:2:4 with labels left offset 0.7, 0.6 font ",9" noenhanced \
+         textcolor rgb "#1a6627" notitle

@@ -4,10 +4,11 @@
  *
  * Meshes are taken in the order of their bound on time.  A point may be left out when a
  * simulated one that fits is no slower than the point's bound of time and needs no more than
- * its bound of memory: it is then no worse than the point, whatever that is.  Leaves save
- * memory and never time, so the time of a mesh's first leaf is a bound of all its others:
- * first leaves are simulated in a first pass, which also makes the front that the second pass
- * prunes with.  On one number of GPUs cost is proportional to time.
+ * its bound of memory: it is then no worse than the point, whatever that is.  Where kernels
+ * are not slowed by what runs beside them, leaves save memory and never time, so the time of
+ * a mesh's first leaf is a bound of all its others.  First leaves are simulated in a first
+ * pass, which makes the front that the second pass prunes with.  On one number of GPUs cost is
+ * proportional to time.
  */
 #include "config.h"
 
@@ -80,6 +81,7 @@ typedef struct finder {
     smp_errors *errors;
     smp_plan_space *space;
     uint64_t limit_bytes;
+    bool ordered; /* leaves save no time */
     part *parts;
     size_t n_part, part_room;
     stair *stairs;
@@ -221,7 +223,8 @@ static smp_status visit_others(finder *f, const part *p)
 {
     smp_point point = p->first;
     while (smp_plan_space_next(f->space, &point, SMP_DIM_LEAF, SMP_DIMS)) {
-        int64_t bound_ps = smp_point_dominates(&p->first, &point) ? p->first_ps : p->bound_ps;
+        const bool slower = f->ordered && smp_point_dominates(&p->first, &point);
+        int64_t bound_ps = slower ? p->first_ps : p->bound_ps;
         const smp_status st = visit(f, &point, &bound_ps);
         if (st != SMP_OK) {
             return st;
@@ -237,6 +240,8 @@ smp_status smp_front_find(smp_plan *plan, smp_bounds *bounds, const smp_job *job
     f.limit_bytes =
         (uint64_t)(job->cluster->memory_bytes.value * (1 - plan->options.margin_frac));
     f.space = smp_plan_space_create(job);
+    smp_overlap overlap;
+    f.ordered = !smp_cost_overlap(job->profile, &overlap);
     smp_status st = list_parts(&f);
     for (size_t i = 0; i < f.n_part && st == SMP_OK; i++) {
         st = visit(&f, &f.parts[i].first, &f.parts[i].first_ps);
@@ -268,4 +273,13 @@ const char *smp_front_name(const smp_job *job, char text[96])
              s->hybrid_shard_degree, s->micro_batch, checkpointing, offload,
              s->reshard_after_forward ? "" : " kept");
     return text;
+}
+
+size_t smp_front_pick(const smp_front *front, size_t picked[SMP_FRONT_PICKED])
+{
+    const size_t n = front->n < SMP_FRONT_PICKED ? front->n : SMP_FRONT_PICKED;
+    for (size_t i = 0; i < n; i++) {
+        picked[i] = n > 1 ? i * (front->n - 1) / (n - 1) : 0;
+    }
+    return n;
 }

@@ -27,7 +27,7 @@ static samples simulate_all(const small *s, const smp_plan_space *space)
     return all;
 }
 
-static void settings_text(const smp_settings *settings, char text[1024])
+static void settings_text(const smp_settings *settings, char text[2048])
 {
     size_t n = 0;
     size_t used = 0;
@@ -35,8 +35,8 @@ static void settings_text(const smp_settings *settings, char text[1024])
     for (size_t i = 0; i < n; i++) {
         char value[96];
         assert_true(smp_settings_get(settings, table[i].key, value, sizeof value));
-        used += (size_t)snprintf(text + used, 1024 - used, "%s=%s ", table[i].key, value);
-        assert_true(used < 1024);
+        used += (size_t)snprintf(text + used, 2048 - used, "%s=%s ", table[i].key, value);
+        assert_true(used < 2048);
     }
 }
 
@@ -50,7 +50,7 @@ static void test_space(void **state)
         small_pin(&s, "micro_batch=1");
         small_pin(&s, "optimizer=sgd");
         smp_plan_space *space = smp_plan_space_create(&s.job);
-        char (*seen)[1024] = smp_heap_alloc(20000, 1024);
+        char (*seen)[2048] = smp_heap_alloc(20000, 2048);
         size_t n = 0;
         smp_point point = {{0}};
         uint64_t last_code = 0;
@@ -261,8 +261,8 @@ static void test_brute_force(void **state)
         smp_plan *plan = search(&s, true, 3);
         const smp_search_info *info = smp_plan_search_info(plan);
         check_i64(smp_plan_report(plan, 0)->step_ps, best->report.step_ps);
-        char found[1024];
-        char expected[1024];
+        char found[2048];
+        char expected[2048];
         settings_text(&smp_plan_job(plan, 0)->settings, found);
         settings_text(&best->job.settings, expected);
         check_text(found, expected);
@@ -291,8 +291,8 @@ static void test_no_prune(void **state)
         check_u64(smp_plan_count(a), smp_plan_count(b));
         check_u64(smp_plan_search_info(b)->pruned, 0);
         for (size_t i = 0; i < smp_plan_count(a); i++) {
-            char left[1024];
-            char right[1024];
+            char left[2048];
+            char right[2048];
             settings_text(&smp_plan_job(a, i)->settings, left);
             settings_text(&smp_plan_job(b, i)->settings, right);
             check_text(left, right);
