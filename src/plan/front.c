@@ -264,7 +264,7 @@ const char *smp_front_name(const smp_job *job, char text[96])
     char experts[24] = "";
     (void)smp_settings_get(s, "checkpointing", checkpointing, sizeof checkpointing);
     if (s->offload) {
-        snprintf(offload, sizeof offload, " offload %u", s->activation_loading_horizon);
+        snprintf(offload, sizeof offload, " off %u", s->activation_loading_horizon);
     }
     if (s->expert_parallel_degree > 1) {
         snprintf(experts, sizeof experts, " ep %u", s->expert_parallel_degree);
