@@ -111,7 +111,9 @@ bool published_states(const cJSON *object, const char *key)
 
 const char *published_join(smp_arena *arena, const char *list, const char *word)
 {
-    return *list == '\0' ? word : smp_arena_printf(arena, "%s, %s", list, word);
+    return *list == '\0'              ? word
+           : strstr(list, word) != NULL ? list
+                                        : smp_arena_printf(arena, "%s, %s", list, word);
 }
 
 static uint32_t count(const cJSON *object, const char *key)
@@ -217,6 +219,9 @@ static void fill_unstated(published *p, smp_arena *arena)
     if (!p->zero_stated && p->gpus > 1) {
         p->zero = recipe ? 1 : 0;
         p->unstated = published_join(arena, p->unstated, "sharding");
+    }
+    if (says(p->gpu, "power limited")) { /* by how much is not said */
+        p->unstated = published_join(arena, p->unstated, "power limit");
     }
     if (p->recompute == NULL) {
         p->recompute = "none";

@@ -53,10 +53,11 @@ typedef struct bench_job {
     smp_model *model;
     smp_cluster *cluster;
     smp_profile *profile;
-    smp_job job; /* resolved */
+    smp_job job;
 } bench_job;
 
-static inline smp_status bench_job_make(const bench_case *c, smp_errors *errors,
+/* Not yet resolved. */
+static inline smp_status bench_job_read(const bench_case *c, smp_errors *errors,
                                         bench_job *b)
 {
     smp_status status;
@@ -74,6 +75,14 @@ static inline smp_status bench_job_make(const bench_case *c, smp_errors *errors,
     b->job.cluster = b->cluster;
     b->job.profile = b->profile;
     b->job.batch = (smp_batch){ c->seq_len, c->global_batch };
+    return status;
+}
+
+static inline smp_status bench_job_make(const bench_case *c, smp_errors *errors,
+                                        bench_job *b)
+{
+    smp_status status = bench_job_read(c, errors, b);
+
     return status ? status : smp_job_resolve(&b->job, errors);
 }
 

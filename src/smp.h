@@ -193,6 +193,8 @@ typedef enum smp_prefetch {
     SMP_PREFETCH_NONE
 } smp_prefetch;
 
+typedef enum smp_seed_rule { SMP_SEED_GLOBAL, SMP_SEED_SMP } smp_seed_rule;
+
 /* Where the ranks that split the experts stand. */
 typedef enum smp_expert_layout {
     SMP_EXPERT_LAYOUT_ORTHOGONAL, /* an axis of its own, as in SMP v2 */
@@ -244,7 +246,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 48 }; /* number of keys */
+enum { SMP_SETTINGS = 49 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -259,6 +261,7 @@ typedef struct smp_settings {
     uint32_t context_parallel_degree;
     uint32_t expert_parallel_degree;
     uint32_t random_seed;
+    smp_seed_rule seed_rule;
     /* the rest of the vocabulary */
     uint32_t micro_batch; /* sequences per data rank and micro-batch */
     smp_strategy sharding_strategy;
@@ -301,7 +304,7 @@ typedef struct smp_settings {
     smp_attention_kernel attention_kernel;
     smp_loss_kernel loss_kernel;
     bool overlap_reduce;      /* gradients are reduced while backward runs */
-    double kernel_efficiency; /* 0: that of the stack; after resolving the one that acts */
+    double efficiency; /* 0: that of the stack; after resolving the one that acts */
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
     smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */
 } smp_settings;
@@ -514,6 +517,8 @@ typedef struct smp_time_parts {
 typedef struct smp_report {
     double step_time_s;
     int64_t step_ps;
+    int64_t alone_ps;      /* of a planned job: the step if kernels and collectives did not slow
+                              each other down, a lower bound; else 0 */
     double interval_low_s, interval_high_s; /* 80 % interval of the profile's spread */
     double tokens_per_s_per_gpu;
     double model_flops;    /* of the whole step, all ranks; formula in docs/formulas.md */
@@ -539,7 +544,7 @@ const smp_report *smp_simulation_report(const smp_simulation *simulation);
 SMP_CHECK smp_status smp_simulation_print(const smp_simulation *simulation, bool json,
                                           FILE *stream, smp_errors *errors);
 /* Questions about a simulated step beyond its report.  smp_what_if_options_init fills in the
- * defaults; what is NULL, 0 or false is not asked. */
+ * defaults, with which nothing is asked. */
 typedef struct smp_what_if_options {
     /* every rank an actor of its own, with noise */
     bool ranks_apart;          /* also without any noise */
@@ -552,11 +557,13 @@ typedef struct smp_what_if_options {
     uint64_t seed;             /* of the first run */
     uint32_t runs;             /* one more seed each */
     /* failures and checkpoints */
-    double mtbf_h;             /* of one GPU, in hours */
+    double mtbf_h;             /* of one GPU, in hours; negative: not asked */
     double save_s, load_s, restart_s; /* negative: by estimate */
     uint64_t checkpoint_every; /* steps; 0: the best */
     /* a training run */
-    double tokens;
+    double tokens;             /* negative: not asked */
+    /* memory */
+    const char *allocator;     /* "caching": PyTorch's */
 } smp_what_if_options;
 void smp_what_if_options_init(smp_what_if_options *options);
 
@@ -590,9 +597,12 @@ typedef struct smp_lengths_options {
 void smp_lengths_options_init(smp_lengths_options *options);
 SMP_CHECK smp_status smp_lengths_print(const smp_job *job, const smp_lengths_options *options,
                                        bool json, FILE *stream, smp_errors *errors);
-/* What the largest costs rest on: formula, figures, citations. */
-SMP_CHECK smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream,
-                                            smp_errors *errors);
+/* What costs rest on: formula, figures, citations, and of each collective what nccl-tests would
+ * print.  The largest, for people; or all, as JSON: the object of smp_simulation_print_with and
+ * an array "costs". */
+SMP_CHECK smp_status smp_simulation_explain(const smp_simulation *simulation,
+                                            const smp_what_ifs *what_ifs, bool json,
+                                            FILE *stream, smp_errors *errors);
 /* Which tensor an allocation of `size` is ("2GiB", "1.5e9", "34359738368"): the buffers of the
  * step with that size (1 % either way), usual cases in PyTorch, and the token counts that
  * would explain it.  For people or as JSON. */

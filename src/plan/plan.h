@@ -152,6 +152,7 @@ struct smp_plan {
     uint32_t largest_gpus_tried;
     smp_neighbour *neighbours;   /* of the best */
     uint32_t n_neighbour;
+    const char *experts;         /* a sentence on where the experts of the best lie; or NULL */
 };
 
 /* A cluster with another number of GPUs, made of whole nodes from one node on; the copy
@@ -159,7 +160,7 @@ struct smp_plan {
 const smp_cluster *smp_cluster_resized(smp_arena *arena, const smp_cluster *cluster,
                                        uint32_t gpus);
 
-/* Fills plan->neighbours. */
+/* Fills plan->neighbours and plan->experts. */
 SMP_CHECK smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors);
 
 #endif

@@ -87,6 +87,22 @@ static bool expert_down(const smp_job *job, smp_settings *s)
     return has_experts(job);
 }
 
+static bool layout_other(const smp_job *job, smp_settings *s)
+{
+    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const uint32_t ep = s->expert_parallel_degree;
+    s->expert_layout = nested ? SMP_EXPERT_LAYOUT_ORTHOGONAL : SMP_EXPERT_LAYOUT_NESTED;
+    /* the same ranks hold one copy of the experts */
+    s->hybrid_shard_degree = nested ? s->hybrid_shard_degree / ep : s->hybrid_shard_degree * ep;
+    return has_experts(job) && ep > 1;
+}
+
+static bool dispatcher_other(const smp_job *job, smp_settings *s)
+{
+    s->moe_all_to_all_dispatcher = !s->moe_all_to_all_dispatcher;
+    return has_experts(job) && s->expert_parallel_degree > 1;
+}
+
 static bool set_checkpointing(smp_settings *s, smp_checkpointing checkpointing)
 {
     if (s->checkpointing == checkpointing) {
@@ -119,7 +135,8 @@ static bool checkpointing_full(const smp_job *job, smp_settings *s)
 /* The next divisor of n above or below a value; 0: there is none. */
 static uint32_t next_divisor(uint64_t n, uint32_t value, bool up)
 {
-    for (uint64_t d = up ? value + 1ULL : value - 1ULL; d > 0 && d <= n; d += up ? 1ULL : -1ULL) {
+    const uint64_t step = up ? 1 : UINT64_MAX; /* modulo 2^64, -1 */
+    for (uint64_t d = value + step; d > 0 && d <= n; d += step) {
         if (n % d == 0) {
             return (uint32_t)d;
         }
@@ -207,12 +224,6 @@ static bool prefetch_other(const smp_job *job, smp_settings *s)
     return job->settings.sharding == SMP_SHARDING_FULL && job->settings.hybrid_shard_degree > 1;
 }
 
-static bool dispatcher_other(const smp_job *job, smp_settings *s)
-{
-    s->moe_all_to_all_dispatcher = !s->moe_all_to_all_dispatcher;
-    return has_experts(job) && s->expert_parallel_degree > 1;
-}
-
 static bool offload_other(const smp_job *job, smp_settings *s)
 {
     (void)job;
@@ -245,6 +256,8 @@ static const struct neighbour { const char *key; change_fn change; } neighbours[
     {"tensor_parallel_degree", tensor_across},
     {"expert_parallel_degree", expert_up},
     {"expert_parallel_degree", expert_down},
+    {"expert_layout", layout_other},
+    {"moe_all_to_all_dispatcher", dispatcher_other},
     {"checkpointing", checkpointing_none},
     {"checkpointing", checkpointing_selective},
     {"checkpointing", checkpointing_full},
@@ -262,7 +275,6 @@ static const struct neighbour { const char *key; change_fn change; } neighbours[
     {"sequence_parallel", sequence_other},
     {"loss_chunks", chunks_other},
     {"prefetch", prefetch_other},
-    {"moe_all_to_all_dispatcher", dispatcher_other},
 };
 enum { N_NEIGHBOUR = sizeof neighbours / sizeof neighbours[0] };
 
@@ -316,6 +328,29 @@ static part largest_memory(const smp_memory_parts *new, const smp_memory_parts *
          more_bytes(new->communication_bytes, old->communication_bytes)},
     };
     return largest_part(parts, sizeof parts / sizeof parts[0], 1);
+}
+
+/* Which links rows of experts take to the ranks that have them; "" without such ranks. */
+static const char *expert_links(smp_arena *arena, const smp_job *job, smp_errors *errors)
+{
+    const bool rows = job->settings.moe_all_to_all_dispatcher;
+    smp_mesh *mesh = NULL;
+    smp_placement p;
+    if (!has_experts(job) || job->settings.expert_parallel_degree == 1 ||
+        smp_mesh_create(job, errors, &mesh) != SMP_OK) {
+        return "";
+    }
+    smp_mesh_placement(mesh, SMP_GROUP_EXPERT, 0, &p);
+    smp_mesh_destroy(mesh);
+    const char *what = rows ? "all-to-all" : "all-gather of tokens";
+    if (p.nodes == 1) {
+        return smp_arena_printf(arena, "%s inside a node", what);
+    }
+    if (!rows || p.most_per_node != p.least_per_node) {
+        return smp_arena_printf(arena, "%s over %u nodes", what, p.nodes);
+    }
+    return smp_arena_printf(arena, "%s over %u nodes, %u/%u of it by the network", what,
+                            p.nodes, p.nodes - 1, p.nodes);
 }
 
 /* "tensor_parallel_degree 16 crosses the node"; names a shard degree that had to follow. */
@@ -382,9 +417,49 @@ static void explain_time(const smp_plan *plan, const smp_found *best, const smp_
                               sign > 0 ? "" : "; outside the space that is searched");
 }
 
-/* The setting that was changed, and the shard degree where it had to follow. */
+/* What became of another way to hold the experts. */
+typedef enum verdict { ILLEGAL, UNFIT, SLOWER, FASTER } verdict;
+
+static verdict verdict_of(const smp_plan *plan, const smp_report *other)
+{
+    return !smp_report_fits(other, plan->options.margin_frac)          ? UNFIT
+           : other->step_ps >= plan->found[0].report.step_ps ? SLOWER
+                                                             : FASTER;
+}
+
+/* Where the experts are, which links their rows take, and what the other ways come to: tensor
+ * parallelism inside experts, more expert ranks, or fewer with more sharding. */
+static char *sentence_experts(const smp_plan *plan, const verdict *all, smp_errors *errors)
+{
+    static const struct { change_fn change; const char *name; } ways[] = {
+        {tensor_up, "tensor parallelism inside experts"},
+        {expert_up, "more expert ranks"},
+        {expert_down, "fewer expert ranks and more sharding"},
+    };
+    static const char *const words[] = {"", "does not fit", "is slower",
+                                        "would be faster, outside the space"};
+    const smp_job *job = &plan->found[0].job;
+    const uint32_t ep = job->settings.expert_parallel_degree;
+    char *text = ep == 1 ? smp_arena_printf(plan->arena, "Experts are all on each rank")
+                         : smp_arena_printf(plan->arena, "Experts lie on %u ranks, %s", ep,
+                                            expert_links(plan->arena, job, errors));
+    const char *between = "; ";
+    for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+        for (size_t i = 0; i < N_NEIGHBOUR; i++) {
+            if (neighbours[i].change == ways[w].change && all[i] != ILLEGAL) {
+                text = smp_arena_printf(plan->arena, "%s%s%s %s", text, between, ways[w].name,
+                                        words[all[i]]);
+                between = ", ";
+            }
+        }
+    }
+    return text;
+}
+
+/* The setting that was changed; the shard degree where it had to follow, other links of
+ * experts. */
 static void name_change(smp_arena *arena, const smp_job *best, const smp_job *job,
-                        smp_neighbour *n)
+                        smp_neighbour *n, smp_errors *errors)
 {
     char value[96];
     if (!smp_settings_get(&job->settings, n->key, value, sizeof value)) {
@@ -392,9 +467,15 @@ static void name_change(smp_arena *arena, const smp_job *best, const smp_job *jo
     }
     n->value = smp_arena_strdup(arena, value);
     const uint32_t shard = job->settings.hybrid_shard_degree;
-    if (shard != best->settings.hybrid_shard_degree &&
-        strcmp(n->key, "hybrid_shard_degree") != 0) {
-        n->with = smp_arena_printf(arena, "hybrid_shard_degree %u", shard);
+    const bool follows = shard != best->settings.hybrid_shard_degree &&
+                         strcmp(n->key, "hybrid_shard_degree") != 0;
+    const char *links = expert_links(arena, job, errors);
+    const bool moved = *links != '\0' && strcmp(links, expert_links(arena, best, errors)) != 0;
+    if (follows) {
+        n->with = smp_arena_printf(arena, "hybrid_shard_degree %u%s%s", shard,
+                                   moved ? "; " : "", moved ? links : "");
+    } else if (moved) {
+        n->with = links;
     }
 }
 
@@ -411,7 +492,7 @@ static bool is_known(const smp_plan *plan, const smp_neighbour *n)
 
 /* Simulates one neighbour and adds it; illegal ones are left out. */
 static smp_status explain_one(smp_plan *plan, const struct neighbour *neighbour,
-                              smp_errors *errors)
+                              smp_errors *errors, verdict *verdict_p)
 {
     const smp_found *best = &plan->found[0];
     smp_found other = {.job = best->job};
@@ -422,7 +503,7 @@ static smp_status explain_one(smp_plan *plan, const struct neighbour *neighbour,
     if (!neighbour->change(&best->job, s) || !smp_job_try(&other.job)) {
         return SMP_OK;
     }
-    name_change(plan->arena, &best->job, &other.job, &n);
+    name_change(plan->arena, &best->job, &other.job, &n, errors);
     if (is_known(plan, &n)) {
         return SMP_OK;
     }
@@ -430,6 +511,7 @@ static smp_status explain_one(smp_plan *plan, const struct neighbour *neighbour,
     if (st != SMP_OK) {
         return st;
     }
+    *verdict_p = verdict_of(plan, &other.report);
     n.more_ps = other.report.step_ps - best->report.step_ps;
     n.more_bytes =
         more_bytes(other.report.memory.peak_bytes, best->report.memory.peak_bytes);
@@ -449,13 +531,17 @@ smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors)
     if (plan->n_found == 0) {
         return SMP_OK;
     }
+    verdict all[N_NEIGHBOUR] = {ILLEGAL};
     plan->n_neighbour = 0;
     plan->neighbours = SMP_ARENA_ARRAY(plan->arena, N_NEIGHBOUR, smp_neighbour);
     for (size_t i = 0; i < N_NEIGHBOUR; i++) {
-        const smp_status st = explain_one(plan, &neighbours[i], errors);
+        const smp_status st = explain_one(plan, &neighbours[i], errors, &all[i]);
         if (st != SMP_OK) {
             return st;
         }
+    }
+    if (has_experts(&plan->found[0].job)) {
+        plan->experts = sentence_experts(plan, all, errors);
     }
     return SMP_OK;
 }

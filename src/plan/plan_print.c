@@ -234,8 +234,8 @@ void smp_put_why(const smp_plan *plan, FILE *stream)
         snprintf(name, sizeof name, "%s %s", n->key, n->value);
         snprintf(time, sizeof time, "%c%s", n->more_ps < 0 ? '-' : '+',
                  smp_show_seconds(fabs(smp_s_from_ps(n->more_ps))));
-        fprintf(stream, "%c%-32.32s %8s %+6.1f%% %10s  %s\n", n->outside ? '*' : ' ', name, time,
-                100 * (double)n->more_ps / (double)plan->found[0].report.step_ps,
+        fprintf(stream, "%c%-32.32s %8s %+6.1f%% %10s  %s\n", n->outside ? '*' : ' ', name,
+                time, 100 * (double)n->more_ps / (double)plan->found[0].report.step_ps,
                 signed_bytes(n->more_bytes, bytes), n->limit);
         if (n->with) {
             fprintf(stream, "   with %s\n", n->with);
@@ -244,6 +244,9 @@ void smp_put_why(const smp_plan *plan, FILE *stream)
     }
     if (outside) {
         fputs("* faster, but outside the space that is searched\n", stream);
+    }
+    if (plan->experts) {
+        smp_put_sentence(stream, plan->experts);
     }
 }
 
@@ -395,6 +398,9 @@ void smp_out_why(smp_json_out *out, const smp_plan *plan)
     smp_out_array(out, "why");
     for (uint32_t i = 0; i < plan->n_neighbour; i++) {
         smp_out_string(out, NULL, plan->neighbours[i].why);
+    }
+    if (plan->experts) {
+        smp_out_string(out, NULL, plan->experts);
     }
     smp_out_end_array(out);
     smp_out_array(out, "sensitivity");

@@ -35,10 +35,11 @@ typedef struct item {
 
 typedef struct heap { item *items; size_t n, room; } heap;
 
-/* A simulated point: for dominance, and so that no point is simulated twice. */
+/* A simulated point: for dominance, and so that no point is simulated twice.  Only the time
+ * without slowdowns by overlap is monotonic, so only that bounds what the point dominates. */
 typedef struct timed {
     smp_point point;
-    int64_t step_ps;
+    int64_t alone_ps;
     smp_found found; /* with a job and a report where it fits the whole memory */
 } timed;
 
@@ -203,7 +204,7 @@ static smp_status price(search *s, const smp_point *point, const smp_job *job)
         candidate.report.step_ps, candidate.report.memory.peak_bytes,
         smp_report_fits(&candidate.report, plan->options.margin_frac)};
     SMP_GROW(s->timed, s->n_timed, s->timed_room);
-    s->timed[s->n_timed] = (timed){*point, candidate.report.step_ps, candidate};
+    s->timed[s->n_timed] = (timed){*point, candidate.report.alone_ps, candidate};
     keep_if_fits(s, &s->timed[s->n_timed++]);
     report_progress(s);
     return SMP_OK;
@@ -216,8 +217,8 @@ static int64_t dominating_ps(const search *s, const smp_point *point)
 {
     int64_t most = 0;
     for (size_t i = 0; i < s->n_timed; i++) {
-        if (s->timed[i].step_ps > most && smp_point_dominates(&s->timed[i].point, point)) {
-            most = s->timed[i].step_ps;
+        if (s->timed[i].alone_ps > most && smp_point_dominates(&s->timed[i].point, point)) {
+            most = s->timed[i].alone_ps;
         }
     }
     return most;

@@ -85,7 +85,7 @@ int cli_end(const char *program, smp_errors *errors);
 /* ---- options that name a job: model, cluster, profile, batch, settings */
 
 typedef struct cli_job {
-    const char *model, *cluster, *profile, *smp_file;
+    const char *model, *cluster, *profile, *smp_file, *stack;
     uint32_t nodes, gpus;             /* 0: not given */
     uint64_t seq_len, global_batch;   /* 0: not given */
     cli_list set;                     /* key=value */
@@ -111,7 +111,9 @@ typedef struct cli_job {
     CLI_U64("global-batch", 'b', "N", type, field.global_batch,                               \
             "sequences per step; default: one micro-batch per data rank"),                    \
     CLI_TEXT("smp", 0, "FILE", type, field.smp_file,                                          \
-             "settings from an SMP configuration, v2 or v1 (JSON)")
+             "settings from an SMP configuration, v2 or v1 (JSON)"),                          \
+    CLI_TEXT("stack", 0, "S", type, field.stack,                                              \
+             "software that runs it: native (default), fsdp1, fsdp2, megatron, deepspeed")
 /* Settings one by one; smp-plan calls the option "pin". */
 #define CLI_SET_OPTION(name, type, field, help)                                               \
     CLI_LIST(name, 0, "KEY=VALUE", type, field.set, help)

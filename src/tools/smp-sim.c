@@ -37,7 +37,7 @@ static const cli_option table[] = {
              "prove that no two tasks conflict and no rank can deadlock"),
     CLI_TEXT("allocation", 0, "SIZE", options, allocation,
              "which tensor an allocation of this size is: 2GiB, 1.5e9, 34359738368"),
-    CLI_HEADING("Noise, failures, training runs"),
+    CLI_HEADING("What if: noise, failures, training runs, another allocator"),
     CLI_FLAG("ranks-apart", 0, options, what_if.ranks_apart,
              "simulate every rank by itself, not one of each class"),
     CLI_TEXT("jitter", 0, "CV", options, what_if.jitter,
@@ -63,6 +63,8 @@ static const cli_option table[] = {
             "steps between checkpoints; default: the best"),
     CLI_DOUBLE("tokens", 0, "N", options, what_if.tokens,
                "days, GPU hours and money to train on N tokens"),
+    CLI_TEXT("allocator", 0, "caching", options, what_if.allocator,
+             "memory as PyTorch's caching allocator would hold it"),
     CLI_HEADING("Sequences of varying length"),
     CLI_TEXT("lengths", 0, "FILE|DIST", options, lengths.lengths,
              "an epoch over sequences of these lengths: a file of whole numbers, "
@@ -194,10 +196,14 @@ static smp_status report(const options *o, const smp_job *job, const smp_step *s
     }
     smp_status files = write_files(o, simulation, errors);
     if (files != SMP_INPUT && !trace_only) {
-        status = smp_simulation_print_with(simulation, what_ifs, o->json, stdout, errors);
-        if (status == SMP_OK && o->explain && !o->json) {
-            putchar('\n');
-            status = smp_simulation_explain(simulation, stdout, errors);
+        if (!o->explain || !o->json) {
+            status = smp_simulation_print_with(simulation, what_ifs, o->json, stdout, errors);
+        }
+        if (status == SMP_OK && o->explain) {
+            if (!o->json) {
+                putchar('\n');
+            }
+            status = smp_simulation_explain(simulation, what_ifs, o->json, stdout, errors);
         }
     }
     status = status == SMP_OK ? files : status;

@@ -344,9 +344,13 @@ static void draw(smp_settings *s, uint64_t seed, smp_errors *errors)
         {"expert_layout", "orthogonal", "nested", "nested", "orthogonal", "nested"},
         {"moe_load_balancing", "sinkhorn", "aux_loss", "balanced", "none", "aux_loss"},
         {"capacity_policy", "probs", "position", "probs", "position", "position"},
+        {"seed_rule", "global", "smp", "smp", "global", "smp"},
         {"imbalance", "1", "2.5", "normal:1.5,0.25", "lognormal:2,0.125", "1.25"},
         {"moe_dispatch_kernels", "nccl", "deepep", "deepep", "nccl", "deepep"},
         {"moe_statistics", "local", "data", "data", "local", "data"},
+        {"stack", "fsdp1", "fsdp2", "megatron", "deepspeed", "native"},
+        {"attention_kernel", "best", "flash2", "triton", "stack", "flash2"},
+        {"loss_kernel", "fused", "compiled", "copy", "eager", "stack"},
     };
     size_t n;
     const smp_setting_info *table = smp_settings_table(&n);

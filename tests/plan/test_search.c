@@ -183,11 +183,12 @@ static void test_bounds(void **state)
             check_ok(smp_bound_time(bounds, &a->job, true, s.errors, &mesh), s.errors);
             check_ok(smp_bound_memory(bounds, &a->job, true, s.errors, &bytes), s.errors);
             assert_true(head > 0 && head <= mesh);
-            assert_true(mesh <= a->report.step_ps);
+            assert_true(mesh <= a->report.alone_ps);
+            assert_true(a->report.alone_ps <= a->report.step_ps);
             assert_true(bytes <= a->report.memory.peak_bytes);
             for (size_t j = 0; j < all.n; j++) {
                 assert_true(!smp_point_dominates(&a->point, &all.at[j].point) ||
-                            a->report.step_ps <= all.at[j].report.step_ps);
+                            a->report.alone_ps <= all.at[j].report.alone_ps);
             }
         }
         free(all.at);

@@ -108,6 +108,56 @@ static void merged_is_apart(void **state)
     assert_true(several > 0);
 }
 
+/* The same durations without what tasks slow each other down by; returns the step. */
+static int64_t simulate_alone(small_job *s)
+{
+    check_ok(smp_engine_run(s->step, s->simulation->duration_ps, s->simulation->records,
+                            (const uint32_t *const *)s->simulation->record0, s->errors,
+                            &s->simulation->report.step_ps, &s->simulation->slowest),
+             s->errors);
+    return s->simulation->report.step_ps;
+}
+
+/* The same with a host that issues tasks at random times; true when that takes longer. */
+static bool simulate_with_host(small_job *s, uint64_t seed)
+{
+    dice d = {.seed = seed, .count = 1u << 21};
+    const uint32_t n = s->step->n_program;
+    int64_t **issue_ps = SMP_ARENA_ARRAY(s->simulation->arena, n, int64_t *);
+    const int64_t mean_ps = s->simulation->report.step_ps / 1000;
+    for (uint32_t c = 0; c < n; c++) {
+        const uint32_t n_task = s->step->programs[c]->n_task;
+        issue_ps[c] = SMP_ARENA_ARRAY(s->simulation->arena, n_task, int64_t);
+        for (uint32_t t = 0; t < n_task; t++) {
+            issue_ps[c][t] = roll(&d, 2) ? mean_ps * roll(&d, 5) : 0;
+        }
+    }
+    const smp_engine_input input = {
+        .step = s->step, .duration_ps = s->simulation->duration_ps,
+        .host_issue_ps = issue_ps, .records = s->simulation->records,
+        .record0 = (const uint32_t *const *)s->simulation->record0};
+    const int64_t before_ps = simulate_alone(s);
+    check_ok(smp_engine_simulate(&input, s->errors, &s->simulation->report.step_ps,
+                                 &s->simulation->slowest), s->errors);
+    assert_true(s->simulation->report.step_ps >= before_ps);
+    return s->simulation->report.step_ps > before_ps;
+}
+
+static void merged_is_apart_with_a_host(void **state)
+{
+    (void)state;
+    uint32_t longer = 0;
+    for (uint64_t seed = 0; seed < RANDOM_JOBS; seed++) {
+        small_job *s = random_job(seed);
+        if (s) {
+            longer += simulate_with_host(s, seed);
+            check_merged(s);
+            small_job_free(s);
+        }
+    }
+    assert_true(longer > 10);
+}
+
 /* ------------------------------------------------------------- ranks that differ */
 
 /* One program for each rank: that of its class, meeting in its own groups.  Durations are
@@ -148,7 +198,7 @@ static void expand(const small_job *s, const smp_noise *noise, smp_arena *arena,
     }
 }
 
-static void check_factors(const small_job *s, uint64_t seed)
+static void check_factors(small_job *s, uint64_t seed)
 {
     smp_arena *arena = smp_arena_create();
     dice d = {.seed = seed, .count = 1u << 20};
@@ -165,6 +215,7 @@ static void check_factors(const small_job *s, uint64_t seed)
     expand(s, &noise, arena, &step, duration_ps);
     int64_t end_ps = 0;
     uint32_t slowest = 0;
+    (void)simulate_alone(s);
     check_ok(smp_engine_run(&step, duration_ps, NULL, NULL, s->errors, &end_ps, &slowest),
              s->errors);
     smp_apart *apart = NULL;
@@ -319,6 +370,7 @@ static void factors_are_lognormal(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(merged_is_apart),
+    cmocka_unit_test(merged_is_apart_with_a_host),
     cmocka_unit_test(equals_the_engine_with_an_actor_for_each_rank),
     cmocka_unit_test(random_factors_belong_to_rank_and_task),
     cmocka_unit_test(jitter_slows_down),
