@@ -4,9 +4,9 @@
  *
  * Meshes are taken in the order of their bound on time.  A point may be left out when a
  * simulated one that fits is no slower than the point's bound of time and needs no more than
- * its bound of memory: it is then no worse than the point, whatever that is.  Where kernels
- * are not slowed by what runs beside them, leaves save memory and never time, so the time of
- * a mesh's first leaf is a bound of all its others.  First leaves are simulated in a first
+ * its bound of memory: it is then no worse than the point, whatever that is.  Leaves save
+ * memory and never time, slowdowns by what runs beside a kernel apart, so the time without
+ * them of a mesh's first leaf is a bound of its others.  First leaves are simulated in a first
  * pass, which makes the front that the second pass prunes with.  On one number of GPUs cost is
  * proportional to time.
  */
@@ -81,7 +81,6 @@ typedef struct finder {
     smp_errors *errors;
     smp_plan_space *space;
     uint64_t limit_bytes;
-    bool ordered; /* leaves save no time */
     part *parts;
     size_t n_part, part_room;
     stair *stairs;
@@ -129,7 +128,7 @@ static void add_stair(finder *f, int64_t step_ps, uint64_t peak_bytes)
 }
 
 static smp_status price(finder *f, const smp_point *point, const smp_job *job,
-                        int64_t *step_ps_p)
+                        int64_t *bound_ps_p)
 {
     smp_plan *plan = f->plan;
     smp_front_point p = {.found = {.job = *job}};
@@ -140,7 +139,7 @@ static smp_status price(finder *f, const smp_point *point, const smp_job *job,
     }
     p.found.code = smp_plan_space_code(f->space, point);
     plan->front_evaluated++;
-    *step_ps_p = report->step_ps;
+    *bound_ps_p = report->alone_ps;
     const bool fits = smp_report_fits(report, plan->options.margin_frac) &&
                       report->memory.peak_bytes <= f->limit_bytes;
     SMP_GROW(plan->spots, plan->n_spot, plan->spot_room);
@@ -157,7 +156,7 @@ static smp_status price(finder *f, const smp_point *point, const smp_job *job,
 }
 
 /* Simulates a point unless its bounds show that it is not on the front; *bound_ps_p becomes
- * its time where it was simulated. */
+ * the bound of what it dominates where it was simulated. */
 static smp_status visit(finder *f, const smp_point *point, int64_t *bound_ps_p)
 {
     smp_job job;
@@ -223,7 +222,7 @@ static smp_status visit_others(finder *f, const part *p)
 {
     smp_point point = p->first;
     while (smp_plan_space_next(f->space, &point, SMP_DIM_LEAF, SMP_DIMS)) {
-        const bool slower = f->ordered && smp_point_dominates(&p->first, &point);
+        const bool slower = smp_point_dominates(&p->first, &point);
         int64_t bound_ps = slower ? p->first_ps : p->bound_ps;
         const smp_status st = visit(f, &point, &bound_ps);
         if (st != SMP_OK) {
@@ -240,8 +239,6 @@ smp_status smp_front_find(smp_plan *plan, smp_bounds *bounds, const smp_job *job
     f.limit_bytes =
         (uint64_t)(job->cluster->memory_bytes.value * (1 - plan->options.margin_frac));
     f.space = smp_plan_space_create(job);
-    smp_overlap overlap;
-    f.ordered = !smp_cost_overlap(job->profile, &overlap);
     smp_status st = list_parts(&f);
     for (size_t i = 0; i < f.n_part && st == SMP_OK; i++) {
         st = visit(&f, &f.parts[i].first, &f.parts[i].first_ps);
