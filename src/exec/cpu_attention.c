@@ -257,21 +257,22 @@ static void combine(const smp_head *h, tile b, const grads *g)
 
 static void backward_block(const smp_head *h, tile b, const grads *g)
 {
-    smp_matrix dy = smp_matrix_rows(g->dy, b.i0);
-    smp_matrix p = smp_matrix_at(g->p, SMP_F32, 0, KEYS), ds = smp_matrix_at(g->dp, SMP_F32, 0, KEYS);
+    smp_matrix q = smp_matrix_rows(h->q, b.i0), dy = smp_matrix_rows(g->dy, b.i0);
+    smp_matrix k = smp_matrix_rows(h->k, b.j0), v = smp_matrix_rows(h->v, b.j0);
+    smp_matrix p = smp_matrix_at(g->p, SMP_F32, 0, KEYS);
+    smp_matrix ds = smp_matrix_at(g->dp, SMP_F32, 0, KEYS);
 
     logits_of(h, b, g->p);
-    smp_product(false, true, b.rows, b.keys, h->dv, 1.0f, dy, smp_matrix_rows(h->v, b.j0), false,
-                g->dp, SMP_F32, KEYS);
+    smp_product(false, true, b.rows, b.keys, h->dv, 1.0f, dy, v, false, g->dp, SMP_F32, KEYS);
     if (drops(h)) {
         throw_dice(h, b, g->factor);
     }
     combine(h, b, g);
     smp_product(true, false, b.keys, h->dv, b.rows, 1.0f, p, dy, true, g->dv + b.j0 * h->dv,
                 SMP_F32, h->dv);
-    smp_product(false, false, b.rows, h->d, b.keys, h->scale, ds, smp_matrix_rows(h->k, b.j0), true,
+    smp_product(false, false, b.rows, h->d, b.keys, h->scale, ds, k, true,
                 g->dq + b.i0 * h->d, SMP_F32, h->d);
-    smp_product(true, false, b.keys, h->d, b.rows, h->scale, ds, smp_matrix_rows(h->q, b.i0), true,
+    smp_product(true, false, b.keys, h->d, b.rows, h->scale, ds, q, true,
                 g->dk + b.j0 * h->d, SMP_F32, h->d);
 }
 

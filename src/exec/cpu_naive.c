@@ -87,7 +87,9 @@ void smp_head_sink(smp_head *h, const void *sinks_or_null)
 
 static smp_matrix square_of(const smp_head *h, const void *data)
 {
-    return smp_matrix_at(data, h->dtype, (h->sample * h->heads + h->index) * h->seq * h->seq, h->seq);
+    uint64_t first = (h->sample * h->heads + h->index) * h->seq * h->seq;
+
+    return smp_matrix_at(data, h->dtype, first, h->seq);
 }
 
 static void *place_of(const smp_launch *l, int operand, uint64_t first)

@@ -71,8 +71,8 @@ static void put_letters(FILE *stream, const smp_front *front)
 {
     size_t picked[SMP_FRONT_PICKED];
     const size_t n = smp_front_pick(front, picked);
-    fputs("\n\n# front: step time (s), peak memory (GiB), letter, settings\nNaN NaN \"\" \"Front:\"\n",
-          stream);
+    fputs("\n\n# front: step time (s), peak memory (GiB), letter, settings\n"
+          "NaN NaN \"\" \"Front:\"\n", stream);
     for (size_t i = 0; i < n; i++) {
         const smp_front_point *p = &front->at[picked[i]];
         char name[96];
