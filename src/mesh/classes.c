@@ -46,12 +46,23 @@ static void numbering_clear(numbering *table)
     table->n = 0;
 }
 
+static uint64_t hash_tuple(const uint32_t *tuple, uint32_t length)
+{
+    uint64_t hash = length;
+
+    for (uint32_t i = 0; i < length; i++) {
+        hash = (hash ^ tuple[i]) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
 /* The tuple is kept by pointer until the table is cleared. */
 static uint32_t number_of(numbering *table, const uint32_t *tuple, uint32_t length)
 {
     size_t n_byte = length * sizeof(*tuple);
     uint32_t mask = table->n_slot - 1;
-    uint32_t slot = (uint32_t)smp_hash(tuple, n_byte, length) & mask;
+    uint32_t slot = (uint32_t)hash_tuple(tuple, length) & mask;
 
     for (; table->slots[slot] != 0; slot = (slot + 1) & mask) {
         uint32_t number = table->slots[slot] - 1;

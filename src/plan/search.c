@@ -715,6 +715,10 @@ static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_e
     if (!best.any) {
         return explain_empty(plan, errors);
     }
+    st = smp_evaluate(&best.found.job, true, errors, &best.found.report, NULL, NULL);
+    if (st != SMP_OK) {
+        return st;
+    }
     plan->has_nearest = true;
     plan->nearest = best.found;
     plan->nearest_excess_bytes = best.excess_bytes;
