@@ -11,6 +11,7 @@
 #include "cost/cost.h"
 #include "model/model.h"
 #include "sim/sim.h"
+#include "sim/what_if.h"
 #include "step/program.h"
 
 #include <math.h>
@@ -541,6 +542,26 @@ static void take(published *p, const smp_report *r)
     p->fits = r->memory.fits;
 }
 
+/* What PyTorch's allocator reserves for the step, with its default segments and, as FSDP does,
+ * at most two gathers in flight. */
+static smp_status take_reserved(published *p, const smp_simulation *simulation,
+                                smp_errors *errors)
+{
+    smp_allocator_answer answer;
+    smp_status status = SMP_OK;
+
+    if (!p->stack->reserved || p->memory != MEMORY_ALLOCATOR) {
+        return SMP_OK;
+    }
+    status = smp_allocator_answer_find(simulation, "caching", errors, &answer);
+    for (int i = 0; status == SMP_OK && i < SMP_ALLOCATOR_ROWS; i++) {
+        if (!answer.rows[i].expandable && answer.rows[i].limited) {
+            p->predicted_bytes = (double)answer.rows[i].reserved_bytes;
+        }
+    }
+    return status;
+}
+
 static smp_status simulate(published *p, smp_job *job, smp_errors *errors)
 {
     smp_step *step = NULL;
@@ -556,6 +577,7 @@ static smp_status simulate(published *p, smp_job *job, smp_errors *errors)
     if (status == SMP_OK) {
         take(p, smp_simulation_report(simulation));
         take_parts(p, simulation);
+        status = take_reserved(p, simulation, errors);
     }
     smp_simulation_destroy(simulation);
     smp_step_destroy(step);
