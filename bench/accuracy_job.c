@@ -411,6 +411,10 @@ static void set_experts(const published *p, smp_settings *s, smp_errors *errors)
         set(s, errors, "moe_load_balancing", "balanced");
         set(s, errors, "moe_rows_factor", "1");
     }
+    /* HybridEP is priced as DeepEP: both send a token to a node once. */
+    if (says(p->notes, "DeepEP") || says(p->notes, "HybridEP") || says(p->id, "DeepEP")) {
+        set(s, errors, "moe_dispatch_kernels", "deepep");
+    }
     if (says(p->notes, "capacity factor 1 with padding")) {
         set(s, errors, "capacity_factor", "1");
         set(s, errors, "capacity_pad", "true");
@@ -472,15 +476,11 @@ static void set_all(published *p, smp_settings *s, smp_errors *errors, smp_arena
 /* What is stated and not modelled, so that the reader may weigh the row. */
 static void note_beside(published *p, smp_arena *arena)
 {
-    static const struct { const char *gpu, *notes, *what; } marks[] = {
-        {NULL, "asyncTP", "async TP"},
-        {NULL, "DeepEP", "DeepEP"},
-        {NULL, "HybridEP", "HybridEP"}};
+    static const struct { const char *word, *what; } marks[] = {
+        {"asyncTP", "async TP"}, {"HybridEP", "HybridEP"}, {"tp-comm-overlap", "TP overlap"}};
 
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
-        if ((marks[i].gpu != NULL && says(p->gpu, marks[i].gpu)) ||
-            (marks[i].notes != NULL &&
-             (says(p->notes, marks[i].notes) || says(p->id, marks[i].notes)))) {
+        if (says(p->notes, marks[i].word) || says(p->id, marks[i].word)) {
             p->beside = published_join(arena, p->beside, marks[i].what);
         }
     }
