@@ -30,6 +30,7 @@ typedef struct smp_runtime {
     bool preloads;          /* has the offloading that loads ahead by a horizon */
     smp_attention_kernel attention;
     double efficiency;      /* of kernels inside a step, over their rates alone */
+    double spread;          /* relative standard deviation of the step that it leaves */
     const char *efficiency_source;
 } smp_runtime;
 
