@@ -73,6 +73,11 @@ const smp_runtime *smp_runtime_of(smp_stack_name stack)
     return &runtimes[stack];
 }
 
+bool smp_runtime_offloads(const smp_settings *settings)
+{
+    return !settings->sm_activation_offloading || smp_runtime_of(settings->stack)->preloads;
+}
+
 smp_kernel_form smp_runtime_kernels(const smp_runtime *runtime, bool compile)
 {
     return runtime->compiles && compile ? SMP_KERNELS_FUSED : runtime->kernels;

@@ -35,6 +35,8 @@ typedef struct smp_runtime {
 } smp_runtime;
 
 const smp_runtime *smp_runtime_of(smp_stack_name stack);
+/* Whether the stack has the scheme of offloading that the settings name. */
+bool smp_runtime_offloads(const smp_settings *settings);
 /* The forms that act with or without `compile`. */
 smp_kernel_form smp_runtime_kernels(const smp_runtime *runtime, bool compile);
 smp_loss_kernel smp_runtime_loss(const smp_runtime *runtime, bool compile);
