@@ -110,6 +110,9 @@ check "a rank that is not there" wrong "must be RANK:FACTOR" $small --slow-rank 
 check "no allocator" wrong "must be caching" $small --allocator arena
 check "no policy" wrong "must be max_length" $small --lengths uniform:1,5 --pad most
 check "no tokens" wrong "must be from 1" $small --tokens 0
+check "a policy without lengths" wrong "need --lengths" $small --pad longest
+check "a save without failures" wrong "need --mtbf" $small --save-time 3
+check "a sweep of noise" wrong "print a table" $small --sweep micro_batch=1,2 --jitter 0.1
 check "no failures" wrong "would be kept" $small --mtbf 0
 check "a trace" status 0 $small --trace "$work/trace.json"
 check "has events" grep -q '"traceEvents"' "$work/trace.json"
