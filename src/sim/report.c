@@ -10,8 +10,9 @@
  * of shape k times its seconds on the path that time.parts follows,
  *     sigma^2 = sum over classes of ( (sum_k x_k)^2 + sum_k x_k^2 ) / 2,
  * and the 80 % interval is step +- 1.2816 sigma (a normal error).  The share of one half is an
- * assumption; it lies between "all shapes err alike" and "errors average out".  To sigma^2 comes
- * the square of what the efficiency of a software stack leaves of the step (docs/stacks.md).
+ * assumption; it lies between "all shapes err alike" and "errors average out".  Added to
+ * sigma^2 is the square of what the efficiency of a software stack leaves of the step
+ * (docs/stacks.md).
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
