@@ -375,6 +375,26 @@ static void print_reasons(const published_list *list)
     }
 }
 
+/* How often the measured time lies in the predicted interval, on rows that state everything and
+ * on which no efficiency was found. */
+static void print_intervals(const published_list *list)
+{
+    const choice others = {.others = true};
+    size_t n = 0, inside = 0;
+
+    for (size_t i = 0; i < list->n; i++) {
+        const published *p = &list->rows[i];
+        if (chosen(p, &others, TIME)) {
+            n++;
+            inside += p->measured_s >= p->low_s && p->measured_s <= p->high_s;
+        }
+    }
+    if (n > 0) {
+        (void)printf("\nMeasured times inside the predicted 80 %% interval: %zu of %zu\n",
+                     inside, n);
+    }
+}
+
 /* Rows that ran must fit, rows that ran out of memory must not. */
 static void print_verdicts(const published_list *list)
 {
@@ -477,6 +497,7 @@ static smp_status report(const options *o, smp_arena *arena, smp_errors *errors)
         print_rows(&list, true);
         print_rows(&list, false);
         print_all_sources(&list);
+        print_intervals(&list);
         print_verdicts(&list);
     }
     if (status == SMP_OK && list.n > 0 && o->plot != NULL) {

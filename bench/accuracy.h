@@ -23,6 +23,7 @@ typedef struct stack {
     const char *name;
     const char *software;        /* stacks of one software share an efficiency */
     const char *settings[8];     /* in every row: "key=value" */
+    bool reserved;               /* logs what PyTorch's allocator has reserved */
     bool last;                   /* reduces gradients in the last micro-batch only */
     bool sequence_parallel;      /* with tensor parallelism, where the row does not say */
     bool naive_attention;        /* runs from before fused attention */

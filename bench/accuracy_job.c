@@ -11,6 +11,7 @@
 #include "cost/cost.h"
 #include "model/model.h"
 #include "sim/sim.h"
+#include "sim/what_if.h"
 #include "step/program.h"
 
 #include <math.h>
@@ -410,6 +411,10 @@ static void set_experts(const published *p, smp_settings *s, smp_errors *errors)
         set(s, errors, "moe_load_balancing", "balanced");
         set(s, errors, "moe_rows_factor", "1");
     }
+    /* HybridEP is priced as DeepEP: both send a token to a node once. */
+    if (says(p->notes, "DeepEP") || says(p->notes, "HybridEP") || says(p->id, "DeepEP")) {
+        set(s, errors, "moe_dispatch_kernels", "deepep");
+    }
     if (says(p->notes, "capacity factor 1 with padding")) {
         set(s, errors, "capacity_factor", "1");
         set(s, errors, "capacity_pad", "true");
@@ -471,15 +476,11 @@ static void set_all(published *p, smp_settings *s, smp_errors *errors, smp_arena
 /* What is stated and not modelled, so that the reader may weigh the row. */
 static void note_beside(published *p, smp_arena *arena)
 {
-    static const struct { const char *gpu, *notes, *what; } marks[] = {
-        {NULL, "asyncTP", "async TP"},
-        {NULL, "DeepEP", "DeepEP"},
-        {NULL, "HybridEP", "HybridEP"}};
+    static const struct { const char *word, *what; } marks[] = {
+        {"asyncTP", "async TP"}, {"HybridEP", "HybridEP"}, {"tp-comm-overlap", "TP overlap"}};
 
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
-        if ((marks[i].gpu != NULL && says(p->gpu, marks[i].gpu)) ||
-            (marks[i].notes != NULL &&
-             (says(p->notes, marks[i].notes) || says(p->id, marks[i].notes)))) {
+        if (says(p->notes, marks[i].word) || says(p->id, marks[i].word)) {
             p->beside = published_join(arena, p->beside, marks[i].what);
         }
     }
@@ -541,6 +542,26 @@ static void take(published *p, const smp_report *r)
     p->fits = r->memory.fits;
 }
 
+/* What PyTorch's allocator reserves for the step, with its default segments and, as FSDP does,
+ * at most two gathers in flight. */
+static smp_status take_reserved(published *p, const smp_simulation *simulation,
+                                smp_errors *errors)
+{
+    smp_allocator_answer answer;
+    smp_status status = SMP_OK;
+
+    if (!p->stack->reserved || p->memory != MEMORY_ALLOCATOR) {
+        return SMP_OK;
+    }
+    status = smp_allocator_answer_find(simulation, "caching", errors, &answer);
+    for (int i = 0; status == SMP_OK && i < SMP_ALLOCATOR_ROWS; i++) {
+        if (!answer.rows[i].expandable && answer.rows[i].limited) {
+            p->predicted_bytes = (double)answer.rows[i].reserved_bytes;
+        }
+    }
+    return status;
+}
+
 static smp_status simulate(published *p, smp_job *job, smp_errors *errors)
 {
     smp_step *step = NULL;
@@ -556,6 +577,7 @@ static smp_status simulate(published *p, smp_job *job, smp_errors *errors)
     if (status == SMP_OK) {
         take(p, smp_simulation_report(simulation));
         take_parts(p, simulation);
+        status = take_reserved(p, simulation, errors);
     }
     smp_simulation_destroy(simulation);
     smp_step_destroy(step);

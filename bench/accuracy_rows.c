@@ -32,11 +32,13 @@ static const stack stacks[] = {
     {.name = "llm-foundry", .software = "fsdp1",
      .settings = {"stack=fsdp1", "reduce_dtype=fp32", "attention_kernel=triton",
                   "loss_kernel=fused"}},
-    {.name = "fsdp2", .software = "fsdp2", .settings = {"stack=fsdp2"},
+    /* torchtitan logs reserved memory (components/metrics.py) */
+    {.name = "fsdp2", .software = "fsdp2", .settings = {"stack=fsdp2"}, .reserved = true,
      .sequence_parallel = true},
     /* the loss was not compiled from December 2024 (pull request 755) to April 2025 (1033) */
     {.name = "fsdp2-2024", .software = "fsdp2",
-     .settings = {"stack=fsdp2", "loss_kernel=eager"}, .sequence_parallel = true},
+     .settings = {"stack=fsdp2", "loss_kernel=eager"}, .reserved = true,
+     .sequence_parallel = true},
     {.name = "megatron", .software = "megatron", .settings = {"stack=megatron"}, .last = true,
      .sequence_parallel = true},
     {.name = "megatron-2021", .software = "megatron-2021", .settings = {"stack=megatron"},

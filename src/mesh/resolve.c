@@ -801,7 +801,7 @@ static bool preloading_holds(const state *st)
 {
     const smp_settings *s = &st->job.settings;
 
-    return !s->offload || !s->sm_activation_offloading || smp_runtime_of(s->stack)->preloads;
+    return !s->offload || smp_runtime_offloads(s);
 }
 
 static void preloading_why(const state *st, smp_text *text)

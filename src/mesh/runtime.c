@@ -27,6 +27,7 @@ static const smp_runtime runtimes[] = {
         .preloads = true,
         .attention = SMP_KERNEL_FLASH2,
         .efficiency = 0.85,
+        .spread = 0.06,
         .efficiency_source = "bench/accuracy: llm-foundry on A100 and H100, every second of "
                              "101 rows; the others are then 2.7 % off",
     },
@@ -38,6 +39,7 @@ static const smp_runtime runtimes[] = {
         .compiles = true,
         .attention = SMP_KERNEL_FLASH2,
         .efficiency = 0.84,
+        .spread = 0.06,
         .efficiency_source = "bench/accuracy: torchtitan and torchao on A100 and H100, every "
                              "second of 8 rows; the others are then 2.8 % off",
     },
@@ -48,6 +50,7 @@ static const smp_runtime runtimes[] = {
         .accumulates_whole = true,
         .attention = SMP_KERNEL_BEST,
         .efficiency = 0.8,
+        .spread = 0.1,
         .efficiency_source = "bench/accuracy: Megatron-LM on B200 as SimuMax published it, "
                              "every second of 8 rows; the others are then 8.1 % off",
     },
@@ -58,6 +61,7 @@ static const smp_runtime runtimes[] = {
         .accumulates_whole = true,
         .attention = SMP_KERNEL_FLASH2,
         .efficiency = 0.8,
+        .spread = 0.12,
         .efficiency_source = "bench/accuracy: InternEvo (ZeRO 1) on A100, every second of 21 "
                              "rows; the others are then 3.4 % off; DeepSpeed itself has two "
                              "rows, of 2021",
@@ -67,6 +71,11 @@ static const smp_runtime runtimes[] = {
 const smp_runtime *smp_runtime_of(smp_stack_name stack)
 {
     return &runtimes[stack];
+}
+
+bool smp_runtime_offloads(const smp_settings *settings)
+{
+    return !settings->sm_activation_offloading || smp_runtime_of(settings->stack)->preloads;
 }
 
 smp_kernel_form smp_runtime_kernels(const smp_runtime *runtime, bool compile)

@@ -12,6 +12,7 @@
 #include "plan/plan.h"
 
 #include "base/numeric.h"
+#include "mesh/runtime.h"
 #include "mesh/settings.h"
 #include "model/model.h"
 
@@ -478,8 +479,9 @@ bool smp_plan_space_mesh(const smp_plan_space *space, const smp_point *point, sm
 bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
                          const smp_job *mesh, smp_job *job_p)
 {
-    const bool whole = mesh->settings.checkpointing == SMP_CHECKPOINTING_FULL ||
-                       mesh->settings.checkpointing == SMP_CHECKPOINTING_FIRST;
+    const bool whole = (mesh->settings.checkpointing == SMP_CHECKPOINTING_FULL ||
+                        mesh->settings.checkpointing == SMP_CHECKPOINTING_FIRST) &&
+                       smp_runtime_offloads(&mesh->settings);
     const uint64_t tokens = smp_mul(mesh->settings.micro_batch, mesh->batch.seq_len);
     if ((choice_value(space, point, SMP_DIM_OFFLOAD) > 0 && !whole) ||
         tokens % choice_value(space, point, SMP_DIM_CHUNKS) != 0) {

@@ -241,6 +241,64 @@ static void add_sources(smp_text *text, const smp_figure *const *cited, size_t n
     }
 }
 
+static bool is_collective(const smp_task *task)
+{
+    return smp_op_info_of((smp_op)task->op)->klass == SMP_CLASS_COLLECTIVE &&
+           task->comm != SMP_NO_COMM;
+}
+
+/* The same to nccl-tests. */
+static bool same_collective(const smp_task *a, const smp_task *b)
+{
+    return is_collective(b) && a->op == b->op && a->comm == b->comm &&
+           smp_task_bytes(a) == smp_task_bytes(b);
+}
+
+static void add_collective(smp_text *text, const smp_program *program, const cost_group *group,
+                           uint64_t count)
+{
+    const smp_task *task = group->task;
+    const smp_cost *cost = group->cost;
+    const smp_comm *comm = &program->comms[task->comm];
+    char ranks[24];
+    snprintf(ranks, sizeof ranks, "%u/%u", comm->ranks, comm->placement.nodes);
+    smp_text_add(text, "%-14s %-8.8s%6" PRIu64 "%9s %7s %-8s%-6s %8s%5.0f%4.0f%s\n",
+                 smp_op_info_of((smp_op)task->op)->name, comm->name, count,
+                 smp_show_bytes(smp_task_bytes(task)), ranks,
+                 smp_algorithm_name(cost->algorithm), smp_protocol_name(cost->protocol),
+                 smp_show_seconds(smp_s_from_ps(group->each_ps)), algorithm_Bps(group) * 1e-9,
+                 cost->bus_Bps * 1e-9,
+                 cost->unverified ? "u" : cost->extrapolated ? "x" : "");
+}
+
+/* Every collective of the class, in the columns of nccl-tests. */
+static void add_collectives(smp_text *text, const smp_program *program,
+                            const cost_group *groups, size_t n)
+{
+    bool any = false;
+    for (size_t i = 0; i < n && groups[i].count > 0; i++) {
+        uint64_t count = 0;
+        size_t first = i;
+        for (size_t k = 0; is_collective(groups[i].task) && k < n; k++) {
+            if (same_collective(groups[i].task, groups[k].task)) {
+                first = k < first ? k : first;
+                count += groups[k].count;
+            }
+        }
+        if (count == 0 || first < i) {
+            continue;
+        }
+        if (!any) {
+            smp_text_add(text, "\nCollectives, as nccl-tests prints them (GB/s; x: "
+                         "extrapolated, u: unverified)\n%-14s %-8s%6s%9s %7s %-8s%-6s %8s%5s"
+                         "%4s\n", "operation", "comm", "count", "size", "ranks/n", "algo",
+                         "proto", "time", "alg", "bus");
+            any = true;
+        }
+        add_collective(text, program, &groups[i], count);
+    }
+}
+
 /* ---------------------------------------------------------------------- JSON */
 
 static void out_collective(smp_json_out *out, const smp_program *program,
@@ -248,8 +306,7 @@ static void out_collective(smp_json_out *out, const smp_program *program,
 {
     const smp_task *task = group->task;
     const smp_cost *cost = group->cost;
-    if (smp_op_info_of((smp_op)task->op)->klass != SMP_CLASS_COLLECTIVE ||
-        task->comm == SMP_NO_COMM) {
+    if (!is_collective(task)) {
         return;
     }
     const smp_comm *comm = &program->comms[task->comm];
@@ -360,6 +417,7 @@ smp_status smp_simulation_explain(const smp_simulation *simulation,
         add_slowed(&text, group);
         add_evidence(&text, group->cost);
     }
+    add_collectives(&text, program, groups, n);
     add_sources(&text, cited, n_cited);
     smp_text_add(&text, "\n");
     smp_text_peak_parts(&text, &simulation->report.memory);

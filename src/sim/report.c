@@ -10,7 +10,9 @@
  * of shape k times its seconds on the path that time.parts follows,
  *     sigma^2 = sum over classes of ( (sum_k x_k)^2 + sum_k x_k^2 ) / 2,
  * and the 80 % interval is step +- 1.2816 sigma (a normal error).  The share of one half is an
- * assumption; it lies between "all shapes err alike" and "errors average out".
+ * assumption; it lies between "all shapes err alike" and "errors average out".  Added to
+ * sigma^2 is the square of what the efficiency of a software stack leaves of the step
+ * (docs/stacks.md).
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -20,6 +22,7 @@
 
 #include "base/numeric.h"
 #include "cost/stack.h"
+#include "mesh/runtime.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -112,7 +115,9 @@ static double step_sigma_s(const smp_simulation *simulation)
         }
     }
     smp_arena_destroy(arena);
-    return sqrt(variance);
+    const double stack_s = smp_runtime_of(simulation->job->settings.stack)->spread *
+                           simulation->report.step_time_s;
+    return sqrt(variance + stack_s * stack_s);
 }
 
 /* -------------------------------------------------------------------- report */

@@ -91,6 +91,33 @@ static size_t count_points(const smp_job *job)
     return n;
 }
 
+/* Points are checked in parts; none does what its stack cannot. */
+static void test_rules(void **state)
+{
+    static const char *const stacks[] = {"stack=native", "stack=fsdp1", "stack=fsdp2",
+                                         "stack=megatron", "stack=deepspeed"};
+    (void)state;
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        small s;
+        small_create(&s, seed);
+        small_pin(&s, stacks[seed % 5]);
+        smp_plan_space *space = smp_plan_space_create(&s.job);
+        smp_point point = {{0}};
+        do {
+            smp_job job;
+            if (smp_plan_space_job(space, &point, &job)) {
+                const smp_settings *set = &job.settings;
+                assert_true(!set->offload || smp_runtime_offloads(set));
+                assert_true(!smp_runtime_of(set->stack)->accumulates_whole ||
+                            set->sharding == SMP_SHARDING_FULL || job.micro_batches == 1 ||
+                            set->accumulation == SMP_ACCUMULATION_LAST);
+            }
+        } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
+        smp_plan_space_destroy(space);
+        small_destroy(&s);
+    }
+}
+
 /* One H100, one layer's worth of choices by hand: gpt-like pins leave micro-batches 1, 2, 4
  * of a batch of 4 and, where there are several micro-batches, two rules of accumulation:
  * 2 + 2 + 1 points. */
@@ -362,7 +389,8 @@ static void test_expert_dimensions(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_space),  cmocka_unit_test(test_count),
+    cmocka_unit_test(test_space),    cmocka_unit_test(test_rules),
+    cmocka_unit_test(test_count),
     cmocka_unit_test(test_evaluate), cmocka_unit_test(test_bounds),
     cmocka_unit_test(test_brute_force), cmocka_unit_test(test_no_prune),
     cmocka_unit_test(test_expert_dimensions),
