@@ -9,6 +9,7 @@
 #define SMP_EXEC_CPU_H
 
 #include "exec/device.h"
+#include "exec/pool.h"
 #include "exec/store.h"
 
 /* What a kernel knows: the rank, the task with its operands, and constants of the device. */
@@ -16,6 +17,7 @@ typedef struct smp_cpu {
     const smp_rank *rank;
     const float *cosines, *sines; /* [seq, rotated / 2], or NULL */
     const float *local_cosines, *local_sines; /* of layers with a window, where they differ */
+    smp_pool *pool;               /* shares long loops; may be NULL */
 } smp_cpu;
 
 typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
@@ -44,6 +46,11 @@ typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
 #define SMP_CPU_DECLARE_(OP, name) smp_kernel smp_cpu_##name;
 SMP_CPU_KERNELS(SMP_CPU_DECLARE_)
 #undef SMP_CPU_DECLARE_
+
+/* A kernel's loop with what it knows: `run` gets the address of one. */
+typedef struct smp_work { const smp_cpu *cpu; const smp_launch *launch; void *more; } smp_work;
+/* Elements of a loop over numbers that are worth a thread of their own. */
+enum { SMP_GRAIN = 16384 };
 
 /* ---- products (cpu_matmul.c) ---- */
 

@@ -177,23 +177,39 @@ static void forward_rows(const smp_head *h, uint64_t i0, float *scratch)
     finish_rows(h, i0, rows, &r, y);
 }
 
-void smp_cpu_attention(const smp_cpu *cpu, const smp_launch *l)
+/* Heads of sequences over the threads; their products are on one thread each. */
+static void share_heads(smp_work *work, uint64_t n, smp_loop *run)
 {
+    const uint64_t *d = work->launch->task->dims;
+    uint64_t each = d[1] * (d[1] < d[4] ? d[4] : d[1]);
+
+    smp_pool_run(work->cpu->pool, n, SMP_GRAIN / (each > 0 ? each : 1) + 1, run, work);
+}
+
+static void attention_loop(void *context, uint64_t first, uint64_t end)
+{
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     const uint64_t *n = l->task->dims;
     float *scratch = smp_heap_alloc(2 * ROWS * KEYS + ROWS * smp_v_dim(l), sizeof *scratch);
 
-    for (uint64_t sample = 0; sample < n[0]; sample++) {
-        for (uint64_t index = 0; index < n[2]; index++) {
-            smp_head h = smp_head_of(cpu, l, l->at[0], sample, index);
+    for (uint64_t i = first; i < end; i++) {
+        smp_head h = smp_head_of(w->cpu, l, l->at[0], i / n[2], i % n[2]);
 
-            smp_head_sink(&h, l->n_operand > 3 ? l->at[3] : NULL);
-
-            for (uint64_t i0 = 0; i0 < n[1]; i0 += ROWS) {
-                forward_rows(&h, i0, scratch);
-            }
+        smp_head_sink(&h, l->n_operand > 3 ? l->at[3] : NULL);
+        for (uint64_t i0 = 0; i0 < n[1]; i0 += ROWS) {
+            forward_rows(&h, i0, scratch);
         }
     }
     free(scratch);
+}
+
+void smp_cpu_attention(const smp_cpu *cpu, const smp_launch *l)
+{
+    const uint64_t *n = l->task->dims;
+    smp_work work = { .cpu = cpu, .launch = l };
+
+    share_heads(&work, n[0] * n[2], attention_loop);
 }
 
 /* ---- backward ---- */
@@ -320,35 +336,50 @@ static void backward_head(const smp_head *h, grads *g)
     g->dsinks[h->index] += (float)sink_grad(h, g);
 }
 
-void smp_cpu_attention_grad(const smp_cpu *cpu, const smp_launch *l)
+/* Key-value heads of sequences; `more` are the gradients of sinks [batch, heads]. */
+static void attention_grad_loop(void *context, uint64_t first, uint64_t end)
 {
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     const uint64_t *n = l->task->dims;
     uint64_t each = n[1] * n[4], of_v = n[1] * smp_v_dim(l), group = n[2] / n[3];
-    float *scratch = smp_heap_alloc(2 * each + of_v + n[1] + 3 * ROWS * KEYS + n[2],
-                                    sizeof *scratch);
+    float *scratch = smp_heap_alloc(2 * each + of_v + n[1] + 3 * ROWS * KEYS, sizeof *scratch);
     grads g = { .dq = scratch, .dk = scratch + each, .dv = scratch + 2 * each };
 
     g.mean = g.dv + of_v;
     g.p = g.mean + n[1];
     g.dp = g.p + ROWS * KEYS;
     g.factor = g.dp + ROWS * KEYS;
-    g.dsinks = g.factor + ROWS * KEYS;
-    for (uint64_t i = 0; i < n[0] * n[3]; i++) {
+    for (uint64_t i = first; i < end; i++) {
         uint64_t sample = i / n[3], kv = i % n[3];
         smp_head h = { 0 };
 
+        g.dsinks = (float *)w->more + sample * n[2];
         memset(g.dk, 0, (each + of_v) * sizeof *g.dk);
         for (uint64_t j = 0; j < group; j++) {
-            h = smp_head_of(cpu, l, l->at[1], sample, kv * group + j);
+            h = smp_head_of(w->cpu, l, l->at[1], sample, kv * group + j);
             smp_head_sink(&h, l->n_operand > 5 ? l->at[5] : NULL);
             backward_head(&h, &g);
         }
         store_rows(&h, l->at[4], (n[2] + kv) * h.d, g.dk, h.d);
         store_rows(&h, l->at[4], h.v0 + kv * h.dv, g.dv, h.dv);
     }
+    free(scratch);
+}
+
+void smp_cpu_attention_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    const uint64_t *n = l->task->dims;
+    float *dsinks = smp_heap_alloc(n[0] * n[2], sizeof *dsinks);
+    smp_work work = { .cpu = cpu, .launch = l, .more = dsinks };
+
+    share_heads(&work, n[0] * n[3], attention_grad_loop);
+    for (uint64_t i = n[2]; i < n[0] * n[2]; i++) {
+        dsinks[i % n[2]] += dsinks[i];
+    }
     if (l->n_operand > 6) {
         (l->task->flags & SMP_FLAG_ACCUMULATE ? smp_store_add : smp_store)(
-            l->at[6], (smp_dtype)l->task->dtype2, 0, g.dsinks, n[2]);
+            l->at[6], (smp_dtype)l->task->dtype2, 0, dsinks, n[2]);
     }
-    free(scratch);
+    free(dsinks);
 }
