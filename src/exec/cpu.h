@@ -26,7 +26,8 @@ typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
     X(EMBED, embed) X(EMBED_GRAD, embed_grad) X(POSITION, position)                           \
     X(POSITION_GRAD, position_grad) X(MATMUL, matmul) X(MATMUL_DX, matmul_dx)                 \
     X(MATMUL_DW, matmul_dw) X(NORM, norm) X(NORM_GRAD, norm_grad) X(QK_NORM, qk_norm)         \
-    X(QK_NORM_GRAD, qk_norm_grad) X(QK_STATS, qk_stats) X(QK_DOTS, qk_dots) X(BIAS, bias) X(BIAS_GRAD, bias_grad) X(ROPE, rope)         \
+    X(QK_NORM_GRAD, qk_norm_grad) X(QK_STATS, qk_stats) X(QK_DOTS, qk_dots)                   \
+    X(BIAS, bias) X(BIAS_GRAD, bias_grad) X(ROPE, rope)                                       \
     X(ROPE_GRAD, rope_grad) X(ATTENTION, attention) X(ATTENTION_GRAD, attention_grad)         \
     X(SCORES, scores) X(SOFTMAX, softmax) X(SOFTMAX_GRAD, softmax_grad) X(VALUES, values)     \
     X(VALUES_GRAD, values_grad) X(SCORES_GRAD, scores_grad) X(ACTIVATION, activation)         \
@@ -122,8 +123,6 @@ static inline uint64_t smp_begin_of(const smp_cpu *cpu, const smp_launch *l, uin
     return begins ? (uint64_t)begins[l->micro_batch * tokens + token] : 0;
 }
 
-/* Scale of the logits of attention: the model's, or 1 / sqrt(head_dim). */
-float smp_attention_scale(const smp_block *block, uint64_t head_dim);
 /* What a head (of the model) takes off its logits for each token of distance; 0: none. */
 float smp_alibi_slope(const smp_model *model, const smp_attention *attention, uint64_t head);
 

@@ -226,8 +226,8 @@ static void grouped_run(const gradient_case *c, const float *x, float *y, const 
     plan_bytes = sizeof counts;
     memcpy(counts, group_rows, sizeof counts);
     plan_operand = 1;
-    LAUNCH(smp_cpu_grouped_matmul, DIMS(G_ROWS, G_ROWS, G_BOTH, G_K, G_EXPERTS, 0, 2, 1), 0, in(x),
-           counts, w, y, w + G_W);
+    LAUNCH(smp_cpu_grouped_matmul, DIMS(G_ROWS, G_ROWS, G_BOTH, G_K, G_EXPERTS, 0, 2, 1), 0,
+           in(x), counts, w, y, w + G_W);
     LAUNCH(smp_cpu_grouped_matmul_dx, DIMS(G_ROWS, G_ROWS, G_K, G_BOTH, G_EXPERTS, 0, 2, 1), 0,
            in(dy), counts, w, dx);
     plan_operand = 2;
@@ -458,8 +458,8 @@ static void latent_run(const gradient_case *c, const float *x, float *y, const f
     model.rope_interleaved = false;
 }
 
-#define QK(text, form, bias, n) { text, ROWS *QKV + (n) * (1 + (bias)), ROWS *QKV, qk_reference, \
-                                  qk_run, form, bias }
+#define QK(text, form, bias, n)                                                             \
+    { text, ROWS *QKV + (n) * (1 + (bias)), ROWS *QKV, qk_reference, qk_run, form, bias }
 #define ROUTE(text, mode) { text, TOKENS *EXPERTS, TOKENS *TOP, route_reference, route_run, \
                             (mode), 0 }
 
