@@ -11,7 +11,7 @@ flags='-g -O1 -fsanitize=thread'
 case $srcdir in /*) ;; *) srcdir=../$srcdir ;; esac
 if ! { test -f Makefile || "$srcdir/configure" --with-blas=plain --without-mpi \
     --without-cuda CC="$CC" CFLAGS="$flags" LDFLAGS=-fsanitize=thread; } >log 2>&1 \
-    || ! make tests/exec/check_waits tests/exec/test_experts >>log 2>&1; then
+    || ! make tests/exec/check_waits tests/exec/test_balancing >>log 2>&1; then
     tail -n 20 log | sed 's/^/# /'
     echo "1..0 # SKIP no build with ThreadSanitizer"
     exit 0
@@ -30,7 +30,7 @@ check() {
     name=$1
     want=$2
     shift 2
-    $without_aslr "$@" >out 2>&1
+    "$@" >out 2>&1
     got=$?
     if [ "$got" -eq "$want" ]; then
         echo "ok $number - $name"
@@ -41,10 +41,20 @@ check() {
 }
 waits=$($without_aslr tests/exec/check_waits n)
 echo "1..$((waits + 2))"
-check "streams beside each other have no race" 0 tests/exec/check_waits 0
-check "nor have ranks with experts" 0 tests/exec/test_experts
+# shellcheck disable=SC2086 # two words or none
+check "streams beside each other have no race" 0 $without_aslr tests/exec/check_waits 0
+# shellcheck disable=SC2086
+check "nor have ranks with experts" 0 $without_aslr tests/exec/test_balancing
+# ThreadSanitizer remembers few accesses of each word, and may have forgotten the one.
+races() {
+    for try in 1 2 3 4 5 6 7 8; do
+        $without_aslr tests/exec/check_waits "$1" || return 0
+    done
+    echo "none in $try runs"
+    return 1
+}
 n=1
 while [ "$n" -le "$waits" ]; do
-    check "without wait $n there is a race" 66 tests/exec/check_waits "$n"
+    check "without wait $n there is a race" 0 races "$n"
     n=$((n + 1))
 done
