@@ -47,7 +47,7 @@ check "streams beside each other have no race" 0 $without_aslr tests/exec/check_
 check "nor have ranks with experts" 0 $without_aslr tests/exec/test_balancing
 # ThreadSanitizer remembers few accesses of each word, and may have forgotten the one.
 races() {
-    for try in 1 2 3 4 5 6 7 8; do
+    for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do
         $without_aslr tests/exec/check_waits "$1" || return 0
     done
     echo "none in $try runs"
