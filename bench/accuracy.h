@@ -52,7 +52,9 @@ typedef struct published {
     double measured_s, measured_bytes;
     memory_kind memory;
     bool out_of_memory;
+    bool finds;                  /* the efficiency of its software was found on it */
     /* predicted */
+    double alone_s;              /* with efficiency 1 */
     double predicted_s, predicted_bytes, low_s, high_s;
     double idle_frac;            /* of the step: compute waits for communication or copies */
     const char *profile;
@@ -72,14 +74,15 @@ typedef struct published_list {
 SMP_CHECK smp_status published_read(const char *directory, smp_arena *arena, smp_errors *errors,
                                     published_list *list_p);
 void published_destroy(published_list *list);
-/* Predicts a row without a reason; sets the reason where libsmp refuses it. */
-void published_predict(published *p, const char *models, smp_arena *arena);
+/* Predicts a row without a reason; sets the reason where libsmp refuses it.  `efficiency`: the
+ * setting of this name. */
+void published_predict(published *p, const char *models, double efficiency, smp_arena *arena);
 
 /* A number, string or boolean of an object; 0, NULL or false where absent or null. */
 double published_number(const cJSON *object, const char *key);
 const char *published_string(const cJSON *object, const char *key);
 bool published_states(const cJSON *object, const char *key);
-/* Adds a word to a list in text. */
+/* Adds a word to a list in text, where it is not there yet. */
 const char *published_join(smp_arena *arena, const char *list, const char *word);
 
 #endif

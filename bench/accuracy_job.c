@@ -13,6 +13,7 @@
 #include "sim/sim.h"
 #include "step/program.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -323,6 +324,18 @@ static smp_cluster *make_cluster(const published *p, const char *name, smp_error
     return cluster;
 }
 
+/* A power limit below that of the profile: what the chip switches takes power with the cube of
+ * its clock (voltage follows the clock), 100 W it takes anyway. */
+static void limit_power(cJSON *profile, double watts, double usual_watts)
+{
+    const cJSON *rate = cJSON_GetObjectItemCaseSensitive(profile, "sustained_flops");
+    const double still = 100;
+
+    set_figure(profile, "sustained_flops",
+               published_number(rate, "value") *
+                   cbrt((watts - still) / (usual_watts - still)));
+}
+
 static smp_profile *make_profile(const published *p, const smp_cluster *cluster,
                                  smp_errors *errors)
 {
@@ -337,6 +350,9 @@ static smp_profile *make_profile(const published *p, const smp_cluster *cluster,
     free(path);
     if (says(p->gpu, "HBM2e")) {
         set_figure(root, "memory_Bps", 2.4e12);
+    }
+    if (says(p->gpu, "500W")) {
+        limit_power(root, 500, 700);
     }
     char *text = cJSON_PrintUnformatted(root);
     if (text == NULL || smp_profile_parse(text, strlen(text), name, name, errors, &profile)) {
@@ -456,8 +472,7 @@ static void set_all(published *p, smp_settings *s, smp_errors *errors, smp_arena
 static void note_beside(published *p, smp_arena *arena)
 {
     static const struct { const char *gpu, *notes, *what; } marks[] = {
-        {"500W", NULL, "500 W limit"}, {"lower TDP", NULL, "500 W limit"},
-        {"power limited", NULL, "power limit"}, {NULL, "asyncTP", "async TP"},
+        {NULL, "asyncTP", "async TP"},
         {NULL, "DeepEP", "DeepEP"},
         {NULL, "HybridEP", "HybridEP"}};
 
@@ -515,6 +530,7 @@ static void take(published *p, const smp_report *r)
     const int64_t idle = t->shard_ps + t->replica_ps + t->tensor_ps + t->expert_ps +
                          t->world_ps + t->offload_ps;
 
+    memset(p->parts_s, 0, sizeof p->parts_s);
     p->predicted_s = r->step_time_s;
     p->low_s = r->interval_low_s;
     p->high_s = r->interval_high_s;
@@ -546,7 +562,7 @@ static smp_status simulate(published *p, smp_job *job, smp_errors *errors)
     return status;
 }
 
-void published_predict(published *p, const char *models, smp_arena *arena)
+void published_predict(published *p, const char *models, double efficiency, smp_arena *arena)
 {
     const char *name = cluster_name(p);
 
@@ -564,8 +580,12 @@ void published_predict(published *p, const char *models, smp_arena *arena)
         smp_job job = {.model = model, .cluster = cluster, .profile = profile,
                        .batch = {.seq_len = p->seq_len, .global_batch = p->global_batch}};
         smp_settings_init(&job.settings);
+        char text[24];
+        (void)snprintf(text, sizeof text, "%.6f", efficiency);
+        set(&job.settings, errors, "efficiency", text);
         set_all(p, &job.settings, errors, arena);
         note_beside(p, arena);
+        p->predicted_s = 0;
         if (smp_errors_count(errors) == 0 && simulate(p, &job, errors)) {
             p->predicted_s = 0;
         }

@@ -67,6 +67,7 @@ struct smp_profile {
     uint32_t multiprocessors;    /* that share a kernel's tiles */
     smp_figure peak_flops[SMP_DTYPES]; /* dense; 0: not supported */
     smp_figure memory_Bps;
+    smp_figure sustained_flops;  /* of 16-bit products under lasting load; 0: not known */
     /* shares of the peak that a kernel reaches when its sizes are large */
     smp_figure matmul_efficiency, attention_efficiency, attention_grad_efficiency;
     smp_figure memory_efficiency;
@@ -145,6 +146,14 @@ double smp_nccl_seconds(const smp_cluster *cluster, const smp_profile *profile, 
 /* The cost of any task of a program.  Pure: equal tasks cost the same. */
 void smp_cost_task(const smp_cluster *cluster, const smp_profile *profile,
                    const smp_program *program, const smp_task *task, smp_cost *cost_p);
+/* Costs by what decides them, each computed once.  The tasks of all programs on clusters that
+ * differ in nothing but their number of GPUs, and on one profile. */
+typedef struct smp_prices smp_prices;
+smp_prices *smp_prices_create(void);
+void smp_prices_destroy(smp_prices *prices); /* NULL is fine */
+void smp_prices_task(smp_prices *prices, const smp_cluster *cluster,
+                     const smp_profile *profile, const smp_program *program,
+                     const smp_task *task, smp_cost *cost_p);
 /* A kernel by the formulas alone, on a device of its own. */
 void smp_cost_kernel_model(const smp_profile *profile, const smp_task *task, smp_cost *cost_p);
 /* Seconds of a matrix product on the tensor cores, memory traffic apart: tiles of the output

@@ -279,8 +279,15 @@ smp_dice smp_dice_of(const smp_cpu *cpu, const smp_launch *l, uint64_t sample, u
     uint64_t local = l->micro_batch * (uint64_t)rank->job->settings.micro_batch + sample;
     uint64_t place = local * rank->data_ranks + rank->data_rank;
     const uint64_t words[4] = { l->step, place, l->layer, site };
+    uint64_t seed = rank->job->settings.random_seed;
 
-    return (smp_dice){ rank->job->settings.random_seed, smp_hash(words, sizeof words, 1) };
+    /* SMP's rule: heads are split, and rows with sequence parallelism; where every tensor rank
+     * has all of it, all must throw the same. */
+    if (rank->job->settings.seed_rule == SMP_SEED_SMP
+        && (site == SMP_SITE_PROBABILITIES || rank->sequence)) {
+        seed += rank->tensor_rank;
+    }
+    return (smp_dice){ seed, smp_hash(words, sizeof words, 1) };
 }
 
 uint32_t smp_dice_throw(const smp_dice *dice, uint64_t index)

@@ -303,7 +303,7 @@ static smp_status run_collective(void *context, const smp_launch *l, smp_errors 
     }
 }
 
-static void issue(smp_runner *r, uint32_t instance, uint32_t index)
+void smp_runner_issue(smp_runner *r, uint32_t instance, uint32_t index)
 {
     const smp_program *p = r->rank.program;
     const smp_segment *segment = &p->segments[p->order[instance].segment];
@@ -341,7 +341,7 @@ static void run_instance(smp_runner *r, uint32_t i)
                              r->events[r->record0[i - wait->back] + wait->source]);
             }
         }
-        issue(r, i, t);
+        smp_runner_issue(r, i, t);
     }
 }
 
@@ -463,7 +463,7 @@ static void spread_parameters(smp_runner *r)
             uint32_t op = p->tasks[segment->task0 + t].op;
 
             if (op != SMP_OP_ADAMW && op != SMP_OP_SGD) {
-                issue(r, i, t);
+                smp_runner_issue(r, i, t);
             }
         }
     }

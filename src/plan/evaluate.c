@@ -11,6 +11,11 @@
  * few micro-batches, over two successive pairs, because a wait may reach back over two of
  * them; while it does not hold, more are simulated, at last all.
  *
+ * The rates at which overlapping tasks run depend on what runs, not on when, so they shift as
+ * well; two repetitions show that the states at the ends of micro-batches are equal but for
+ * the shift.  Where the host launches every kernel, its time for a micro-batch must not be
+ * longer than the shift, or it would fall behind later.
+ *
  * Memory from four micro-batches on depends on their number by token ids and targets alone,
  * which are there for the whole step: the memory plan walks four (src/step/memory.c).
  */
@@ -133,6 +138,35 @@ static bool repeats(const smp_simulation *simulation, uint64_t second, bool *any
     return *any_p;
 }
 
+/* Host time of a micro-batch; 0 where the host launches nothing. */
+static int64_t host_ps(const smp_simulation *simulation, uint64_t micro_batch)
+{
+    int64_t most_ps = 0;
+    for (uint32_t c = 0; simulation->host_issue_ps && c < simulation->step->n_program; c++) {
+        const smp_program *program = simulation->step->programs[c];
+        int64_t sum_ps = 0;
+        for (uint32_t i = 0; i < program->n_instance; i++) {
+            const smp_segment *segment = &program->segments[program->order[i].segment];
+            for (uint32_t t = 0; t < segment->n_task; t++) {
+                sum_ps += program->order[i].micro_batch == micro_batch
+                              ? simulation->host_issue_ps[c][segment->task0 + t]
+                              : 0;
+            }
+        }
+        most_ps = sum_ps > most_ps ? sum_ps : most_ps;
+    }
+    return most_ps;
+}
+
+/* Whether the middle of n micro-batches repeats, each *shift_p after the one before. */
+static bool is_steady(const smp_simulation *simulation, uint64_t n, int64_t *shift_p)
+{
+    bool any = false;
+    return n >= FEWEST && repeats(simulation, n - 3, &any, shift_p) &&
+           repeats(simulation, n - 2, &any, shift_p) &&
+           host_ps(simulation, n - 2) <= *shift_p;
+}
+
 static void extend_part(int64_t *part_ps, int64_t fewer_ps, uint64_t more)
 {
     *part_ps += (*part_ps - fewer_ps) * (int64_t)more;
@@ -191,60 +225,78 @@ static void extend(smp_report *report, const smp_report *fewer, const smp_job *j
     }
 }
 
-/* Simulates n micro-batches; *steady_p says whether the middle ones repeat, each *shift_ps_p
- * after the one before. */
-static smp_status try_micro_batches(const smp_job *job, uint64_t n, smp_errors *errors,
-                                    smp_report *report_p, bool *steady_p, int64_t *shift_ps_p)
+/* A simulated step whose middle micro-batches may repeat, each `shift_ps` after the one
+ * before. */
+typedef struct trial {
+    smp_report report;
+    bool steady;
+    int64_t shift_ps;
+    /* the same where nothing slows anything */
+    int64_t alone_ps, alone_shift_ps;
+} trial;
+
+/* Simulates n micro-batches; `alone`: once more as if nothing slowed anything. */
+static smp_status try_micro_batches(const smp_job *job, uint64_t n, bool alone,
+                                    smp_errors *errors, trial *out)
 {
     const smp_job fewer = with_micro_batches(job, n);
     smp_step *step = NULL;
     smp_simulation *simulation = NULL;
-    const smp_status st = simulate(&fewer, errors, &step, &simulation);
+    smp_status st = simulate(&fewer, errors, &step, &simulation);
     if (st != SMP_OK) {
         return st;
     }
-    *report_p = *smp_simulation_report(simulation);
-    bool any = false;
-    *steady_p = repeats(simulation, n - 3, &any, shift_ps_p) &&
-                repeats(simulation, n - 2, &any, shift_ps_p);
+    *out = (trial){.report = *smp_simulation_report(simulation)};
+    out->steady = is_steady(simulation, n, &out->shift_ps);
+    out->alone_ps = out->report.step_ps;
+    out->alone_shift_ps = out->shift_ps;
+    if (alone && simulation->overlaps) {
+        st = smp_simulation_alone(simulation, errors, &out->alone_ps);
+        if (!is_steady(simulation, n, &out->alone_shift_ps)) {
+            out->alone_shift_ps = 0; /* more micro-batches end no earlier */
+        }
+    }
     smp_simulation_destroy(simulation);
     smp_step_destroy(step);
-    return SMP_OK;
+    return st;
 }
 
 smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
-                        smp_report *report_p, uint64_t *micro_batches_p)
+                        smp_report *report_p, int64_t *alone_ps_p, uint64_t *micro_batches_p)
 {
-    for (uint64_t n = FEWEST; n < job->micro_batches; n *= 2) {
-        smp_report report;
-        bool steady = false;
-        int64_t shift_ps = 0;
-        smp_status st = try_micro_batches(job, n, errors, &report, &steady, &shift_ps);
+    const bool alone = alone_ps_p != NULL;
+    uint64_t n = FEWEST < job->micro_batches ? FEWEST : job->micro_batches;
+    trial last;
+    for (;;) {
+        const smp_status st = try_micro_batches(job, n, alone, errors, &last);
         if (st != SMP_OK) {
             return st;
         }
-        if (!steady) {
-            continue;
+        if (last.steady || n == job->micro_batches) {
+            break;
         }
+        n = 2 * n < job->micro_batches ? 2 * n : job->micro_batches;
+    }
+    if (n < job->micro_batches) {
         smp_report fewer;
         if (parts) {
             const smp_job less = with_micro_batches(job, n - 1);
-            st = smp_evaluate_fully(&less, errors, &fewer);
+            const smp_status st = smp_evaluate_fully(&less, errors, &fewer);
             if (st != SMP_OK) {
                 return st;
             }
         }
-        extend(&report, parts ? &fewer : NULL, job, n, shift_ps);
-        *report_p = report;
-        if (micro_batches_p) {
-            *micro_batches_p = n;
-        }
-        return SMP_OK;
+        extend(&last.report, parts ? &fewer : NULL, job, n, last.shift_ps);
+        last.alone_ps += last.alone_shift_ps * (int64_t)(job->micro_batches - n);
+    }
+    *report_p = last.report;
+    if (alone) {
+        *alone_ps_p = last.alone_ps;
     }
     if (micro_batches_p) {
-        *micro_batches_p = job->micro_batches;
+        *micro_batches_p = n;
     }
-    return smp_evaluate_fully(job, errors, report_p);
+    return SMP_OK;
 }
 
 uint64_t smp_memory_limit(const smp_report *report, double margin_frac)

@@ -12,7 +12,8 @@
  * The digits fall into three levels.  The head decides what the compute and tensor streams
  * do; the mesh adds how parameters are sharded; the leaf adds settings that save memory and
  * never time.  Values of a leaf digit are ordered by speed, so that a point whose leaf
- * digits are all at most those of another, the rest being equal, is never slower.
+ * digits are all at most those of another, the rest being equal, is never slower where tasks
+ * that run beside each other do not slow each other down: its time alone is a bound.
  */
 #ifndef SMP_PLAN_PLAN_H
 #define SMP_PLAN_PLAN_H
@@ -47,6 +48,7 @@ typedef struct smp_plan_space {
     smp_choice *choices[SMP_DIMS];
     uint32_t n_choice[SMP_DIMS];
     bool pinned[SMP_DIMS];
+    bool *groups;            /* by tensor, expert, shard, layout and order: can be legal */
 } smp_plan_space;
 
 typedef struct smp_point { uint32_t digit[SMP_DIMS]; } smp_point;
@@ -62,8 +64,13 @@ uint64_t smp_plan_space_code(const smp_plan_space *space, const smp_point *point
 /* The resolved job of a point.  False when a rule is broken, or when another point has the
  * same program and a smaller code. */
 bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp_job *job_p);
+/* The same in two steps: the job of the head and mesh digits, with leaf digits 0, and from it
+ * that of a point with these head and mesh digits. */
+bool smp_plan_space_mesh(const smp_plan_space *space, const smp_point *point, smp_job *job_p);
+bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
+                         const smp_job *mesh, smp_job *job_p);
 /* Digits of `a` say the same or less memory saving than those of `b`, the rest equal: then
- * the program of `a` is never slower. */
+ * the step of `b` takes no less than that of `a` where nothing slows anything. */
 bool smp_point_dominates(const smp_point *a, const smp_point *b);
 
 /* Bounds. */
@@ -74,16 +81,21 @@ void smp_bounds_destroy(smp_bounds *bounds);
  * (`mesh` false), or head and mesh digits (true). */
 SMP_CHECK smp_status smp_bound_time(smp_bounds *bounds, const smp_job *job, bool mesh,
                                     smp_errors *errors, int64_t *bound_ps_p);
-/* Lower bound of the peak memory of exactly this job. */
-SMP_CHECK smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job,
+/* Lower bound of the peak memory of exactly this job; without `saved` activations and logits,
+ * of all jobs that share its head and mesh digits. */
+SMP_CHECK smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job, bool saved,
                                       smp_errors *errors, uint64_t *bound_bytes_p);
+/* Ranks over which the experts of an expert rank are sharded. */
+uint32_t smp_expert_shards(const smp_settings *settings);
 
 /* Exact step time and memory of a resolved job.  Simulates few micro-batches and extends
- * them when each repeats the one before it shifted in time (evaluate.c); `micro_batches_p`,
- * which may be NULL, says how many were simulated.  Time parts are exact when `parts`;
- * otherwise they are those of what was simulated. */
+ * them when each repeats the one before it shifted in time (evaluate.c).  Time parts are exact
+ * when `parts`; otherwise they are those of what was simulated.  Both outputs may be NULL:
+ * `alone_ps_p` a lower bound of the step where nothing slows anything, exact where it repeats;
+ * `micro_batches_p` how many were simulated. */
 SMP_CHECK smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
-                                  smp_report *report_p, uint64_t *micro_batches_p);
+                                  smp_report *report_p, int64_t *alone_ps_p,
+                                  uint64_t *micro_batches_p);
 /* The same by simulating everything. */
 SMP_CHECK smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors,
                                         smp_report *report_p);
@@ -104,6 +116,27 @@ typedef struct smp_found {
 /* A priced candidate, for the plot of time against memory. */
 typedef struct smp_spot { int64_t step_ps; uint64_t peak_bytes; bool fits; } smp_spot;
 
+/* A configuration on the front (front.h).  time_s and cost: of a step and of its GPU seconds;
+ * of a run and in money where clusters are compared. */
+typedef struct smp_front_point {
+    double time_s, cost;
+    uint64_t peak_bytes;
+    smp_found found;
+} smp_front_point;
+
+typedef struct smp_front { smp_front_point *at; size_t n, room; } smp_front; /* heap */
+
+/* What one setting changes: a neighbour of the best plan. */
+typedef struct smp_neighbour {
+    const char *key, *value;   /* the setting and its value there */
+    const char *with;          /* another setting that had to follow, or NULL */
+    int64_t more_ps, more_bytes; /* step time and peak memory over the best plan's */
+    uint64_t excess_bytes;     /* what it lacks; 0: it fits */
+    bool outside;              /* faster, but not in the space that is searched */
+    const char *limit;         /* the part that changes most, and by how much: short */
+    const char *why;           /* a sentence */
+} smp_neighbour;
+
 struct smp_plan {
     smp_arena *arena;
     smp_job job;                 /* as given, with pins */
@@ -113,13 +146,16 @@ struct smp_plan {
     uint32_t n_found;
     smp_spot *spots;             /* heap */
     size_t n_spot, spot_room;
+    smp_front front;             /* where options.front asks for it */
+    uint64_t front_evaluated;    /* simulated for it */
     bool has_nearest;
     smp_found nearest;
     uint64_t nearest_excess_bytes;
     uint32_t fitting_gpus;       /* 0: no count up to the limit of the search fits */
     uint32_t largest_gpus_tried;
-    char **why;                  /* sentences about alternatives */
-    uint32_t n_why;
+    smp_neighbour *neighbours;   /* of the best */
+    uint32_t n_neighbour;
+    const char *experts;         /* a sentence on where the experts of the best lie; or NULL */
 };
 
 /* A cluster with another number of GPUs, made of whole nodes from one node on; the copy
@@ -127,7 +163,7 @@ struct smp_plan {
 const smp_cluster *smp_cluster_resized(smp_arena *arena, const smp_cluster *cluster,
                                        uint32_t gpus);
 
-/* Fills plan->why. */
+/* Fills plan->neighbours and plan->experts. */
 SMP_CHECK smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors);
 
 #endif

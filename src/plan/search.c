@@ -6,13 +6,13 @@
  * fewer memory savers wins.  A heap holds parts of the space by their bounds on that rank:
  * heads, then (head, mesh), then points.  The lowest part is taken; a part is split, a point
  * is simulated.  A point whose bound on memory is over the limit is dropped; one that a
- * simulated point dominates takes that point's time as its bound.  When the lowest part
+ * simulated point dominates takes that point's time alone as its bound.  When the lowest part
  * cannot rank before the last of the plans kept, nothing that is left can: the plans are the
  * best of the whole space (gap 0), the same as without pruning.
  */
 #include "config.h"
 
-#include "plan/plan.h"
+#include "plan/front.h"
 
 #include "base/numeric.h"
 #include "model/model.h"
@@ -35,10 +35,11 @@ typedef struct item {
 
 typedef struct heap { item *items; size_t n, room; } heap;
 
-/* A simulated point: for dominance, and so that no point is simulated twice. */
+/* A simulated point: for dominance, and so that no point is simulated twice.  Only the time
+ * without slowdowns by overlap is monotonic, so only that bounds what the point dominates. */
 typedef struct timed {
     smp_point point;
-    int64_t step_ps;
+    int64_t alone_ps; /* where nothing slows anything */
     smp_found found; /* with a job and a report where it fits the whole memory */
 } timed;
 
@@ -106,11 +107,28 @@ static item heap_pop(heap *h)
     return top;
 }
 
+/* By how much whole models on every rank, which delayed_init=false makes first, are over the
+ * memory of a host, whatever the other settings: no configuration has a smaller excess. */
+static uint64_t host_excess(const smp_job *job)
+{
+    const smp_cluster *cluster = job->cluster;
+    const uint32_t ranks =
+        cluster->gpus < cluster->gpus_per_node ? cluster->gpus : cluster->gpus_per_node;
+    const uint64_t bytes = smp_mul(smp_mul(4, smp_model_parameters(job->model)), ranks);
+    const uint64_t there = (uint64_t)cluster->host_memory_bytes.value;
+    return !job->settings.delayed_init && bytes > there ? bytes - there : 0;
+}
+
 /* ----------------------------------------------------------------- the plans */
 
 static uint32_t top_of(const smp_plan *plan)
 {
     return plan->options.top > 0 ? plan->options.top : 5;
+}
+
+static uint64_t limit_of(const smp_plan *plan, const smp_job *job)
+{
+    return (uint64_t)(job->cluster->memory_bytes.value * (1 - plan->options.margin_frac));
 }
 
 static rank rank_of(const smp_found *found)
@@ -188,7 +206,9 @@ static smp_status price(search *s, const smp_point *point, const smp_job *job)
 {
     smp_plan *plan = s->plan;
     smp_found candidate = {.job = *job, .code = smp_plan_space_code(s->space, point)};
-    const smp_status st = smp_evaluate(job, false, s->errors, &candidate.report, NULL);
+    int64_t alone_ps = 0;
+    const smp_status st =
+        smp_evaluate(job, false, s->errors, &candidate.report, &alone_ps, NULL);
     if (st != SMP_OK) {
         return st;
     }
@@ -198,7 +218,7 @@ static smp_status price(search *s, const smp_point *point, const smp_job *job)
         candidate.report.step_ps, candidate.report.memory.peak_bytes,
         smp_report_fits(&candidate.report, plan->options.margin_frac)};
     SMP_GROW(s->timed, s->n_timed, s->timed_room);
-    s->timed[s->n_timed] = (timed){*point, candidate.report.step_ps, candidate};
+    s->timed[s->n_timed] = (timed){*point, alone_ps, candidate};
     keep_if_fits(s, &s->timed[s->n_timed++]);
     report_progress(s);
     return SMP_OK;
@@ -206,30 +226,33 @@ static smp_status price(search *s, const smp_point *point, const smp_job *job)
 
 /* -------------------------------------------------------------------- parts */
 
-/* The time of the slowest simulated point that dominates this one; 0: none does. */
+/* A bound by the simulated points that dominate this one; 0: none does. */
 static int64_t dominating_ps(const search *s, const smp_point *point)
 {
     int64_t most = 0;
     for (size_t i = 0; i < s->n_timed; i++) {
-        if (s->timed[i].step_ps > most && smp_point_dominates(&s->timed[i].point, point)) {
-            most = s->timed[i].step_ps;
+        if (s->timed[i].alone_ps > most && smp_point_dominates(&s->timed[i].point, point)) {
+            most = s->timed[i].alone_ps;
         }
     }
     return most;
 }
 
-/* The first legal point that shares the digits below `level` with `point`. */
-static bool first_job(const search *s, smp_point point, int from, smp_job *job_p)
+/* Whether what the parameters of a mesh need leaves room in memory; its job. */
+static smp_status open_mesh(search *s, const smp_point *point, smp_job *job_p, bool *open_p)
 {
-    do {
-        if (smp_plan_space_job(s->space, &point, job_p)) {
-            return true;
-        }
-    } while (smp_plan_space_next(s->space, &point, from, SMP_DIMS));
-    return false;
+    uint64_t bytes = 0;
+    *open_p = smp_plan_space_mesh(s->space, point, job_p);
+    if (!*open_p) {
+        return SMP_OK;
+    }
+    const smp_status st = smp_bound_memory(s->bounds, job_p, false, s->errors, &bytes);
+    *open_p = bytes <= s->limit_bytes;
+    return st;
 }
 
-/* Pushes a head with the least bound of its meshes; a head without a legal point not. */
+/* Pushes a head with the least bound of its meshes; a head without a point that may fit is
+ * dropped. */
 static smp_status push_head(search *s, const smp_point *head)
 {
     item new_item = {{INT64_MAX, smp_plan_space_code(s->space, head)}, LEVEL_HEAD, *head};
@@ -238,12 +261,16 @@ static smp_status push_head(search *s, const smp_point *head)
     do {
         smp_job job;
         int64_t bound_ps = 0;
-        if (!first_job(s, point, SMP_DIM_LEAF, &job)) {
-            continue;
+        bool open = false;
+        smp_status st = open_mesh(s, &point, &job, &open);
+        if (st == SMP_OK && open) {
+            st = smp_bound_time(s->bounds, &job, false, s->errors, &bound_ps);
         }
-        const smp_status st = smp_bound_time(s->bounds, &job, false, s->errors, &bound_ps);
         if (st != SMP_OK) {
             return st;
+        }
+        if (!open) {
+            continue;
         }
         any = true;
         if (bound_ps < new_item.bound.step_ps) {
@@ -271,13 +298,16 @@ static smp_status split_head(search *s, const item *head)
     smp_point point = head->point;
     do {
         smp_job job;
-        if (first_job(s, point, SMP_DIM_LEAF, &job)) {
-            item mesh = {{0, smp_plan_space_code(s->space, &point)}, LEVEL_MESH, point};
-            const smp_status st =
-                smp_bound_time(s->bounds, &job, true, s->errors, &mesh.bound.step_ps);
-            if (st != SMP_OK) {
-                return st;
-            }
+        bool open = false;
+        item mesh = {{0, smp_plan_space_code(s->space, &point)}, LEVEL_MESH, point};
+        smp_status st = open_mesh(s, &point, &job, &open);
+        if (st == SMP_OK && open) {
+            st = smp_bound_time(s->bounds, &job, true, s->errors, &mesh.bound.step_ps);
+        }
+        if (st != SMP_OK) {
+            return st;
+        }
+        if (open) {
             heap_push(&s->heap, &mesh);
         }
     } while (smp_plan_space_next(s->space, &point, SMP_DIM_MESH, SMP_DIM_LEAF));
@@ -287,13 +317,17 @@ static smp_status split_head(search *s, const item *head)
 static smp_status split_mesh(search *s, const item *mesh)
 {
     smp_point point = mesh->point;
+    smp_job mesh_job;
+    if (!smp_plan_space_mesh(s->space, &point, &mesh_job)) {
+        return SMP_OK;
+    }
     do {
         smp_job job;
-        if (!smp_plan_space_job(s->space, &point, &job)) {
+        if (!smp_plan_space_leaf(s->space, &point, &mesh_job, &job)) {
             continue;
         }
         uint64_t bytes = 0;
-        const smp_status st = smp_bound_memory(s->bounds, &job, s->errors, &bytes);
+        const smp_status st = smp_bound_memory(s->bounds, &job, true, s->errors, &bytes);
         if (st != SMP_OK) {
             return st;
         }
@@ -348,21 +382,6 @@ static smp_status best_first(search *s)
     return st;
 }
 
-/* The fastest plans in ever less memory.  Each round is a search of its own with the best of
- * the last round's memory, less a twentieth, as its limit. */
-static smp_status find_front(search *s)
-{
-    smp_status st = SMP_OK;
-    s->top = 1;
-    while (st == SMP_OK && s->n_found > 0) {
-        s->limit_bytes = s->found[0].report.memory.peak_bytes / 20 * 19;
-        s->n_found = 0;
-        s->heap.n = 0;
-        st = best_first(s);
-    }
-    return st;
-}
-
 static smp_status every_point(search *s)
 {
     smp_point point = {{0}};
@@ -383,9 +402,15 @@ static uint64_t count_points(const smp_plan_space *space)
     uint64_t n = 0;
     smp_point point = {{0}};
     do {
+        smp_job mesh;
         smp_job job;
-        n += smp_plan_space_job(space, &point, &job);
-    } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
+        if (!smp_plan_space_mesh(space, &point, &mesh)) {
+            continue;
+        }
+        do {
+            n += smp_plan_space_leaf(space, &point, &mesh, &job);
+        } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
+    } while (smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
     return n;
 }
 
@@ -419,15 +444,16 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     search s = {.plan = plan, .errors = errors, .bounds = bounds, .top = top_of(plan)};
     s.space = smp_plan_space_create(job);
     s.found = SMP_ARENA_ARRAY(arena, top_of(plan), smp_found);
-    s.limit_bytes =
-        (uint64_t)(job->cluster->memory_bytes.value * (1 - plan->options.margin_frac));
+    s.limit_bytes = limit_of(plan, job);
     const uint64_t points = count_points(s.space);
     plan->info.enumerated += points;
     const uint64_t before = plan->info.evaluated;
-    smp_status st = plan->options.prune ? best_first(&s) : every_point(&s);
+    smp_status st = !plan->options.prune       ? every_point(&s)
+                    : host_excess(job) > 0 ? SMP_OK /* nothing fits */
+                                               : best_first(&s);
     merge(&s);
-    if (st == SMP_OK && plan->options.front && plan->options.prune) {
-        st = find_front(&s);
+    if (st == SMP_OK && plan->options.front) {
+        st = smp_front_find(plan, bounds, job, errors);
     }
     plan->info.pruned += points - (plan->info.evaluated - before);
     free(s.heap.items);
@@ -504,31 +530,87 @@ static bool is_lean_leaf(const smp_plan_space *space, const smp_point *point)
 
 typedef struct lean { smp_found found; uint64_t excess_bytes; bool any; } lean;
 
-/* Simulates a lean point if its bound is below the best so far. */
-static smp_status try_lean(const smp_plan *plan, smp_bounds *bounds,
-                           const smp_plan_space *space, const smp_point *point,
-                           smp_errors *errors, lean *best)
+/* A lean point, by the least that it can lack. */
+typedef struct lean_item { uint64_t excess_bytes, code; smp_point point; } lean_item;
+typedef struct lean_items { lean_item *items; size_t n, room; } lean_items;
+
+static int compare_lean(const void *left, const void *right)
 {
-    const double memory = space->job->cluster->memory_bytes.value;
-    const uint64_t limit = (uint64_t)(memory * (1 - plan->options.margin_frac));
-    smp_found candidate = {.code = smp_plan_space_code(space, point)};
-    uint64_t bytes = 0;
-    if (!smp_plan_space_job(space, point, &candidate.job)) {
+    const lean_item *a = left;
+    const lean_item *b = right;
+    if (a->excess_bytes != b->excess_bytes) {
+        return a->excess_bytes < b->excess_bytes ? -1 : 1;
+    }
+    return (a->code > b->code) - (a->code < b->code);
+}
+
+/* Adds the lean points of a mesh whose bound leaves them below `below`. */
+static smp_status add_lean(const smp_plan *plan, smp_bounds *bounds,
+                           const smp_plan_space *space, smp_point point, uint64_t below,
+                           smp_errors *errors, lean_items *all)
+{
+    const uint64_t limit = limit_of(plan, space->job);
+    smp_job mesh;
+    smp_job job;
+    if (!smp_plan_space_mesh(space, &point, &mesh)) {
         return SMP_OK;
     }
-    smp_status st = smp_bound_memory(bounds, &candidate.job, errors, &bytes);
-    if (st != SMP_OK || (bytes > limit && bytes - limit > best->excess_bytes)) {
-        return st;
+    do {
+        uint64_t bytes = 0;
+        if (!is_lean_leaf(space, &point) || !smp_plan_space_leaf(space, &point, &mesh, &job)) {
+            continue;
+        }
+        const smp_status st = smp_bound_memory(bounds, &job, true, errors, &bytes);
+        if (st != SMP_OK) {
+            return st;
+        }
+        const uint64_t excess = bytes > limit ? bytes - limit : 0;
+        if (excess < below) {
+            SMP_GROW(all->items, all->n, all->room);
+            all->items[all->n++] =
+                (lean_item){excess, smp_plan_space_code(space, &point), point};
+        }
+    } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
+    return SMP_OK;
+}
+
+/* Whether `a` is to be named rather than `b`: it lacks less, needs less, comes first. */
+static bool is_leaner(const lean *a, const lean *b)
+{
+    const uint64_t peak_a = a->found.report.memory.peak_bytes;
+    const uint64_t peak_b = b->found.report.memory.peak_bytes;
+    if (!b->any || a->excess_bytes != b->excess_bytes) {
+        return a->excess_bytes < b->excess_bytes;
     }
-    st = smp_evaluate(&candidate.job, false, errors, &candidate.report, NULL);
-    const uint64_t excess = smp_report_excess(&candidate.report, plan->options.margin_frac);
-    const bool leaner = excess == best->excess_bytes && best->any &&
-                        candidate.report.memory.peak_bytes <
-                            best->found.report.memory.peak_bytes;
-    if (st == SMP_OK && (excess < best->excess_bytes || leaner)) {
-        *best = (lean){candidate, excess, true};
+    return peak_a != peak_b ? peak_a < peak_b : a->found.code < b->found.code;
+}
+
+/* Simulates lean points in the order of their bounds, until none can lack less; what lacks in
+ * host memory for any point is the least there is. */
+static smp_status try_lean(const smp_plan *plan, const smp_plan_space *space,
+                           const lean_items *all, smp_errors *errors, lean *best)
+{
+    const uint64_t least = host_excess(space->job);
+    for (size_t i = 0; i < all->n && best->excess_bytes > least; i++) {
+        lean candidate = {.found.code = all->items[i].code, .any = true};
+        smp_found *found = &candidate.found;
+        if (all->items[i].excess_bytes > best->excess_bytes) {
+            break;
+        }
+        if (!smp_plan_space_job(space, &all->items[i].point, &found->job)) {
+            continue;
+        }
+        const smp_status st = smp_evaluate(&found->job, false, errors, &found->report, NULL,
+                                           NULL);
+        if (st != SMP_OK) {
+            return st;
+        }
+        candidate.excess_bytes = smp_report_excess(&found->report, plan->options.margin_frac);
+        if (is_leaner(&candidate, best)) {
+            *best = candidate;
+        }
     }
-    return st;
+    return SMP_OK;
 }
 
 /* Of the lean points, the one with the least excess, if that is below `below`. */
@@ -537,19 +619,19 @@ static smp_status find_leanest(const smp_plan *plan, smp_bounds *bounds, const s
 {
     smp_plan_space *space = smp_plan_space_create(job);
     smp_point point = {{0}};
+    lean_items all = {0};
     smp_status st = SMP_OK;
     *best = (lean){.excess_bytes = below};
     do {
-        if (!is_lean_head(space, &point)) {
-            continue;
+        if (is_lean_head(space, &point)) {
+            st = add_lean(plan, bounds, space, point, below, errors, &all);
         }
-        do {
-            if (st == SMP_OK && best->excess_bytes > 0 && is_lean_leaf(space, &point)) {
-                st = try_lean(plan, bounds, space, &point, errors, best);
-            }
-        } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
-    } while (st == SMP_OK && best->excess_bytes > 0 &&
-             smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
+    } while (st == SMP_OK && smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
+    if (st == SMP_OK && all.n > 0) {
+        qsort(all.items, all.n, sizeof *all.items, compare_lean);
+        st = try_lean(plan, space, &all, errors, best);
+    }
+    free(all.items);
     smp_plan_space_destroy(space);
     return st;
 }
@@ -631,7 +713,7 @@ static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_e
     plan->nearest_excess_bytes = best.excess_bytes;
     const bool anywhere = lacks_on_any_nodes(&best.found.report.memory);
     plan->largest_gpus_tried = plan->job.cluster->gpus;
-    st = anywhere ? SMP_OK : find_fitting(plan, bounds, errors);
+    st = anywhere || plan->options.brief ? SMP_OK : find_fitting(plan, bounds, errors);
     if (st != SMP_OK) {
         return st;
     }
@@ -690,7 +772,7 @@ static smp_status run(smp_plan *plan, smp_errors *errors)
         st = plan->n_found > 0 ? confirm(plan, errors)
                                : explain_nothing_fits(plan, bounds, errors);
     }
-    if (st == SMP_OK) {
+    if (st == SMP_OK && !plan->options.brief) {
         st = smp_plan_explain(plan, errors);
     }
     plan->info.seconds = now_s() - start_s;
@@ -720,6 +802,7 @@ void smp_plan_destroy(smp_plan *plan)
 {
     if (plan) {
         free(plan->spots);
+        free(plan->front.at);
         smp_arena_destroy(plan->arena);
     }
 }

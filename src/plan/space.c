@@ -239,22 +239,6 @@ static void add_chunks(smp_plan_space *space)
     }
 }
 
-smp_plan_space *smp_plan_space_create(const smp_job *job)
-{
-    smp_arena *arena = smp_arena_create();
-    smp_plan_space *space = SMP_ARENA_NEW(arena, smp_plan_space);
-    space->arena = arena;
-    space->job = job;
-    add_tensor(space);
-    add_expert(space);
-    add_micro_batch(space);
-    add_checkpointing(space);
-    add_sharding(space);
-    add_offload(space);
-    add_chunks(space);
-    return space;
-}
-
 void smp_plan_space_destroy(smp_plan_space *space)
 {
     if (space) {
@@ -303,6 +287,20 @@ static uint32_t choice_value(const smp_plan_space *space, const smp_point *point
     return choice_of(space, point, dim).value;
 }
 
+static void apply_leaf(const smp_plan_space *space, const smp_point *point, smp_settings *s)
+{
+    const uint32_t horizon = choice_value(space, point, SMP_DIM_OFFLOAD);
+    s->offload = horizon > 0;
+    if (horizon > 0) {
+        s->activation_loading_horizon = horizon;
+    }
+    s->loss_chunks = choice_value(space, point, SMP_DIM_CHUNKS);
+    if (choice_value(space, point, SMP_DIM_PREFETCH) == 1) {
+        s->prefetch = SMP_PREFETCH_NONE;
+        s->forward_prefetch = false;
+    }
+}
+
 static void apply_expert(const smp_plan_space *space, const smp_point *point, smp_settings *s)
 {
     s->expert_parallel_degree = choice_value(space, point, SMP_DIM_EXPERT);
@@ -333,17 +331,8 @@ static void apply(const smp_plan_space *space, const smp_point *point, smp_setti
     s->checkpointing_layers = choice_value(space, point, SMP_DIM_CHECKPOINTING);
     s->hybrid_shard_degree = choice_value(space, point, SMP_DIM_SHARD);
     s->accumulation = (smp_accumulation)choice_value(space, point, SMP_DIM_ACCUMULATION);
-    const uint32_t horizon = choice_value(space, point, SMP_DIM_OFFLOAD);
-    s->offload = horizon > 0;
-    if (horizon > 0) {
-        s->activation_loading_horizon = horizon;
-    }
     s->reshard_after_forward = choice_value(space, point, SMP_DIM_RESHARD) != 0;
-    s->loss_chunks = choice_value(space, point, SMP_DIM_CHUNKS);
-    if (choice_value(space, point, SMP_DIM_PREFETCH) == 1) {
-        s->prefetch = SMP_PREFETCH_NONE;
-        s->forward_prefetch = false;
-    }
+    apply_leaf(space, point, s);
 }
 
 /* The shard group lies inside a node or fills whole nodes. */
@@ -367,52 +356,160 @@ static bool places_well(const smp_plan_space *space, const smp_point *point)
     if (cluster->gpus / tensor % shard != 0 || (nested && shard % expert != 0)) {
         return false;
     }
-    if (given(space->job, "rank_order") || nested == other) {
+    if (smp_key_given(&space->job->settings, SMP_KEY_RANK_ORDER) || nested == other) {
         return respects_nodes(cluster, tensor, shard);
     }
     return respects_nodes(cluster, 1, before) &&
            respects_nodes(cluster, before, nested ? shard / expert : shard);
 }
 
-/* Whether a digit that changes nothing here is not at its first value. */
-static bool is_copy(const smp_plan_space *space, const smp_point *point, const smp_job *job)
+/* Whether parameters are gathered, or cast to compute precision, before use, and so again for
+ * backward; without that prefetch saves nothing. */
+static bool gathers(const smp_settings *s)
+{
+    return s->sharding == SMP_SHARDING_FULL &&
+           (s->hybrid_shard_degree > 1 || s->precision != s->master);
+}
+
+/* Whether a head or mesh digit that changes nothing here is not at its first value. */
+static bool is_copy_mesh(const smp_plan_space *space, const smp_point *point,
+                         const smp_job *job)
 {
     const smp_settings *s = &job->settings;
-    /* gathers, or casts to compute precision, that happen again for backward; without them
-     * prefetch saves nothing */
-    const bool gathers = s->sharding == SMP_SHARDING_FULL &&
-                         (s->hybrid_shard_degree > 1 || s->precision != s->master);
     /* the two orders are one where either axis has one rank */
     const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
     const uint32_t expert = s->expert_parallel_degree;
     const uint32_t shard = s->hybrid_shard_degree / (nested ? expert : 1);
     return (s->tensor_parallel_degree == 1 && point->digit[SMP_DIM_SEQUENCE] > 0) ||
-           ((expert == 1 || shard == 1) && point->digit[SMP_DIM_ORDER] > 0) ||
-           (expert == 1 && point->digit[SMP_DIM_LAYOUT] > 0) ||
-           (expert == 1 && point->digit[SMP_DIM_EXCHANGE] > 0) ||
+           (shard == 1 && point->digit[SMP_DIM_ORDER] > 0) ||
            (job->micro_batches == 1 && point->digit[SMP_DIM_ACCUMULATION] > 0) ||
            /* the stack has only one way */
            (uint32_t)s->accumulation != choice_value(space, point, SMP_DIM_ACCUMULATION) ||
-           (!gathers && point->digit[SMP_DIM_RESHARD] > 0) ||
-           ((!gathers || !s->reshard_after_forward) && point->digit[SMP_DIM_PREFETCH] > 0) ||
+           (!gathers(s) && point->digit[SMP_DIM_RESHARD] > 0);
+}
+
+/* The same of leaf digits. */
+static bool is_copy_leaf(const smp_plan_space *space, const smp_point *point,
+                         const smp_job *job)
+{
+    const smp_settings *s = &job->settings;
+    return ((!gathers(s) || !s->reshard_after_forward) && point->digit[SMP_DIM_PREFETCH] > 0) ||
            (s->offload && !space->pinned[SMP_DIM_OFFLOAD] &&
             /* the last inputs, as many as the horizon, are never stored */
             s->sm_activation_offloading &&
             s->activation_loading_horizon >= s->checkpointing_layers);
 }
 
-bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp_job *job_p)
+/* The first point with these digits of what decides groups of ranks, and with values of the
+ * other dimensions that break no rule unless all do. */
+static smp_point easiest(const smp_plan_space *space, const smp_point *groups)
 {
-    if (!space->pinned[SMP_DIM_SHARD] && !places_well(space, point)) {
+    smp_point point = {{0}};
+    point.digit[SMP_DIM_CHECKPOINTING] = space->n_choice[SMP_DIM_CHECKPOINTING] - 1;
+    point.digit[SMP_DIM_TENSOR] = groups->digit[SMP_DIM_TENSOR];
+    point.digit[SMP_DIM_EXPERT] = groups->digit[SMP_DIM_EXPERT];
+    point.digit[SMP_DIM_SHARD] = groups->digit[SMP_DIM_SHARD];
+    point.digit[SMP_DIM_LAYOUT] = groups->digit[SMP_DIM_LAYOUT];
+    point.digit[SMP_DIM_ORDER] = groups->digit[SMP_DIM_ORDER];
+    return point;
+}
+
+static size_t groups_code(const smp_plan_space *space, const smp_point *point)
+{
+    static const smp_dim dims[] = {SMP_DIM_TENSOR, SMP_DIM_EXPERT, SMP_DIM_SHARD,
+                                   SMP_DIM_LAYOUT, SMP_DIM_ORDER};
+    size_t code = 0;
+    for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
+        code = code * space->n_choice[dims[i]] + point->digit[dims[i]];
+    }
+    return code;
+}
+
+/* Known before any rule is tried: with all experts on each rank there is nothing to lay out. */
+static bool lays_out_nothing(const smp_plan_space *space, const smp_point *point)
+{
+    return choice_value(space, point, SMP_DIM_EXPERT) == 1 &&
+           (point->digit[SMP_DIM_LAYOUT] > 0 || point->digit[SMP_DIM_EXCHANGE] > 0 ||
+            point->digit[SMP_DIM_ORDER] > 0);
+}
+
+/* The resolved job of a point whose leaf digits count as 0. */
+static bool try_mesh(const smp_plan_space *space, const smp_point *point, smp_job *job_p)
+{
+    if (lays_out_nothing(space, point)) {
         return false;
     }
-    const smp_checkpointing checkpointing =
-        choice_of(space, point, SMP_DIM_CHECKPOINTING).checkpointing;
-    if (choice_value(space, point, SMP_DIM_OFFLOAD) > 0 && !space->pinned[SMP_DIM_OFFLOAD] &&
-        checkpointing != SMP_CHECKPOINTING_FULL && checkpointing != SMP_CHECKPOINTING_FIRST) {
+    if (!space->pinned[SMP_DIM_SHARD] && !places_well(space, point)) {
         return false;
     }
     *job_p = *space->job;
     apply(space, point, &job_p->settings);
-    return smp_job_try(job_p) && !is_copy(space, point, job_p);
+    return smp_job_try(job_p);
+}
+
+/* Most points break a rule about groups of ranks: found once for each of them. */
+static void find_groups(smp_plan_space *space)
+{
+    smp_point point = {{0}};
+    size_t n = 1;
+    n *= space->n_choice[SMP_DIM_TENSOR] * (size_t)space->n_choice[SMP_DIM_EXPERT];
+    n *= space->n_choice[SMP_DIM_SHARD] * (size_t)space->n_choice[SMP_DIM_LAYOUT];
+    n *= space->n_choice[SMP_DIM_ORDER];
+    space->groups = SMP_ARENA_ARRAY(space->arena, n, bool);
+    do {
+        do {
+            smp_job job;
+            const smp_point tried = easiest(space, &point);
+            space->groups[groups_code(space, &point)] = try_mesh(space, &tried, &job);
+        } while (smp_plan_space_next(space, &point, SMP_DIM_SHARD, SMP_DIM_RESHARD));
+    } while (smp_plan_space_next(space, &point, SMP_DIM_TENSOR, SMP_DIM_SEQUENCE));
+}
+
+bool smp_plan_space_mesh(const smp_plan_space *space, const smp_point *point, smp_job *job_p)
+{
+    smp_point mesh = *point;
+    for (int dim = SMP_DIM_LEAF; dim < SMP_DIMS; dim++) {
+        mesh.digit[dim] = 0;
+    }
+    return space->groups[groups_code(space, point)] && try_mesh(space, &mesh, job_p) &&
+           !is_copy_mesh(space, &mesh, job_p);
+}
+
+bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
+                         const smp_job *mesh, smp_job *job_p)
+{
+    const bool whole = mesh->settings.checkpointing == SMP_CHECKPOINTING_FULL ||
+                       mesh->settings.checkpointing == SMP_CHECKPOINTING_FIRST;
+    const uint64_t tokens = smp_mul(mesh->settings.micro_batch, mesh->batch.seq_len);
+    if ((choice_value(space, point, SMP_DIM_OFFLOAD) > 0 && !whole) ||
+        tokens % choice_value(space, point, SMP_DIM_CHUNKS) != 0) {
+        return false; /* rules of offload and loss_chunks (src/mesh/resolve.c) */
+    }
+    *job_p = *mesh;
+    apply_leaf(space, point, &job_p->settings);
+    return !is_copy_leaf(space, point, job_p);
+}
+
+bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp_job *job_p)
+{
+    smp_job mesh;
+    return smp_plan_space_mesh(space, point, &mesh) &&
+           smp_plan_space_leaf(space, point, &mesh, job_p);
+}
+
+smp_plan_space *smp_plan_space_create(const smp_job *job)
+{
+    smp_arena *arena = smp_arena_create();
+    smp_plan_space *space = SMP_ARENA_NEW(arena, smp_plan_space);
+    space->arena = arena;
+    space->job = job;
+    add_tensor(space);
+    add_expert(space);
+    add_micro_batch(space);
+    add_checkpointing(space);
+    add_sharding(space);
+    add_offload(space);
+    add_chunks(space);
+    find_groups(space);
+    return space;
 }

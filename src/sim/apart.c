@@ -120,7 +120,9 @@ static void find_ready(const smp_apart *a, const smp_apart_op *op, chunk part, i
 {
     const uint32_t *sources = &a->sources[op->source0];
     if (op->n_source == 0) {
-        memset(to_ps, 0, part.n * sizeof *to_ps);
+        for (uint32_t i = 0; i < part.n; i++) {
+            to_ps[i] = op->issue_ps;
+        }
         return;
     }
     const int64_t *one_ps = vector(a, part.klass, sources[0]) + part.first;
@@ -133,6 +135,9 @@ static void find_ready(const smp_apart *a, const smp_apart_op *op, chunk part, i
             to_ps[i] = one_ps[i] > other_ps[i] ? one_ps[i] : other_ps[i];
         }
         one_ps = to_ps;
+    }
+    for (uint32_t i = 0; op->issue_ps > 0 && i < part.n; i++) {
+        to_ps[i] = to_ps[i] > op->issue_ps ? to_ps[i] : op->issue_ps;
     }
 }
 

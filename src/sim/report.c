@@ -221,7 +221,7 @@ static smp_status run(const smp_simulation *simulation, const smp_overlap *overl
         .step = simulation->step,
         .duration_ps = simulation->duration_ps,
         .drawn_ps = simulation->drawn_ps,
-        .host_issue_ps = host_issue(simulation),
+        .host_issue_ps = simulation->host_issue_ps,
         .records = simulation->records,
         .record0 = (const uint32_t *const *)simulation->record0,
         .overlap = overlap,
@@ -260,6 +260,7 @@ smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *er
     smp_simulation *simulation = SMP_ARENA_NEW(arena, smp_simulation);
     *simulation = (smp_simulation){.arena = arena, .job = job, .step = step};
     price_tasks(simulation);
+    simulation->host_issue_ps = host_issue(simulation);
     make_records(simulation);
     smp_report *report = &simulation->report;
     simulation->drawn_ps = SMP_ARENA_ARRAY(arena, step->n_program, const int64_t *const *);

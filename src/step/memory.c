@@ -384,18 +384,17 @@ static smp_status collect_lives(planning *p, smp_errors *errors)
 
 /* ------------------------------------------------------------------ conflicts */
 
+typedef struct touched_item { uint32_t position, item; } touched_item;
+typedef struct touch_log { touched_item *items; uint32_t n; } touch_log;
+
 /* The sweep over positions: what is alive, and by which streams it has been touched. */
 typedef struct sweep {
     smp_order *order;
-    uint32_t n_stream, compute;
+    uint32_t n_stream;
     uint64_t *alive;       /* bits: items with a life that has begun and not ended */
     uint32_t *n_alive;     /* lives, by item */
     uint16_t *touched;     /* by place: streams in the present life */
-    uint32_t *last;        /* by item and stream: position + 1 of the last access */
-    uint32_t *newest;      /* by item: the greatest of its `last` */
-    uint64_t *recent;      /* bits: items accessed inside the window */
-    uint64_t *shared;      /* bits: items that other streams than compute touch */
-    uint64_t *in_space[SMP_SPACES]; /* bits: items by space */
+    touch_log log[SMP_STREAMS]; /* accesses to items by stream, in order */
     uint32_t *first;       /* by walked instance: its first position */
     uint32_t old;          /* positions before are older than the window */
     uint64_t total_bytes;
@@ -451,34 +450,30 @@ static void end_life(planning *p, sweep *s, const struct life *life)
     }
 }
 
-/* Have all accesses to the item inside the window happened, by this clock? */
-static bool is_done(const sweep *s, uint32_t item, const uint32_t *clock)
-{
-    const uint32_t *last = s->last + (size_t)item * s->n_stream;
-    for (uint32_t q = 0; q < s->n_stream; q++) {
-        if (last[q] > clock[q] && last[q] > s->old) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* A stream touches item i for the first time in a life: which others are not done with? */
-static void check_others(planning *p, sweep *s, uint32_t i, uint32_t stream,
-                         const uint32_t *clock)
+/* A stream touches item i for the first time in a life: which others are not done with?
+ * Those that a stream has accessed inside the window and later than this clock knows. */
+static void check_others(planning *p, sweep *s, uint32_t i, const uint32_t *clock)
 {
     uint64_t *bits = row(p, p->conflict, i);
-    const uint64_t *in_space = s->in_space[p->items[i].space];
-    for (uint32_t w = 0; w < p->words; w++) {
-        uint64_t left = s->recent[w] & in_space[w] & ~bits[w];
-        if (stream == s->compute) { /* what only compute touches is in order there */
-            left &= s->shared[w];
-        }
-        for (uint32_t other = 64 * w; left != 0; other++, left >>= 1) {
-            if ((left & 1) != 0 && other != i && !is_done(s, other, clock)) {
+    const uint8_t space = p->items[i].space;
+    for (uint32_t q = 0; q < s->n_stream; q++) {
+        const uint32_t known = clock[q] > s->old ? clock[q] : s->old;
+        const touch_log *log = &s->log[q];
+        for (uint32_t k = log->n; k-- > 0 && log->items[k].position >= known;) {
+            const uint32_t other = log->items[k].item;
+            if (other != i && p->items[other].space == space) {
                 set_bit(bits, other);
             }
         }
+    }
+}
+
+static void note_touch(touch_log *log, uint32_t position, uint32_t item)
+{
+    const bool again = log->n > 0 && log->items[log->n - 1].position == position &&
+                       log->items[log->n - 1].item == item;
+    if (!again) {
+        log->items[log->n++] = (touched_item){position, item};
     }
 }
 
@@ -499,14 +494,33 @@ static void sweep_task(planning *p, sweep *s, const smp_task *task, uint32_t ins
         }
         if ((s->touched[place] >> stream & 1) == 0) {
             s->touched[place] = (uint16_t)(s->touched[place] | 1u << stream);
-            check_others(p, s, i, stream, clock);
+            check_others(p, s, i, clock);
         }
-        if (stream != s->compute) {
-            set_bit(s->shared, i);
+        note_touch(&s->log[stream], position, i);
+    }
+}
+
+/* Room for every access of the walk. */
+static void start_logs(planning *p, sweep *s)
+{
+    const smp_program *program = p->program;
+    size_t *n = SMP_ARENA_ARRAY(p->scratch, (size_t)program->n_segment * SMP_STREAMS, size_t);
+    size_t room[SMP_STREAMS] = {0};
+    for (uint32_t g = 0; g < program->n_segment; g++) {
+        const smp_segment *segment = &program->segments[g];
+        for (uint32_t t = segment->task0; t < segment->task0 + segment->n_task; t++) {
+            const smp_task *task = &program->tasks[t];
+            n[(size_t)g * SMP_STREAMS + smp_order_stream(s->order, task)] += task->n_access;
         }
-        set_bit(s->recent, i);
-        s->last[(size_t)i * s->n_stream + stream] = position + 1;
-        s->newest[i] = position + 1;
+    }
+    for (uint32_t w = 0; w < p->n_walk; w++) {
+        const size_t *of = &n[(size_t)program->order[p->walk[w]].segment * SMP_STREAMS];
+        for (uint32_t q = 0; q < s->n_stream; q++) {
+            room[q] += of[q];
+        }
+    }
+    for (uint32_t q = 0; q < s->n_stream; q++) {
+        s->log[q].items = SMP_ARENA_ARRAY(p->scratch, room[q], touched_item);
     }
 }
 
@@ -515,33 +529,15 @@ static void start_sweep(planning *p, sweep *s)
     size_t n_item = p->n_item;
     s->order = smp_order_create(p->program, p->scratch);
     s->n_stream = smp_order_streams(s->order);
-    s->compute = smp_order_stream(s->order, &(smp_task){.stream = SMP_STREAM_COMPUTE});
     s->first = SMP_ARENA_ARRAY(p->scratch, p->n_walk, uint32_t);
     s->alive = SMP_ARENA_ARRAY(p->scratch, p->words, uint64_t);
     s->n_alive = SMP_ARENA_ARRAY(p->scratch, n_item, uint32_t);
     s->touched = SMP_ARENA_ARRAY(p->scratch, p->n_place, uint16_t);
-    s->last = SMP_ARENA_ARRAY(p->scratch, n_item * s->n_stream, uint32_t);
-    s->newest = SMP_ARENA_ARRAY(p->scratch, n_item, uint32_t);
-    s->recent = SMP_ARENA_ARRAY(p->scratch, p->words, uint64_t);
-    s->shared = SMP_ARENA_ARRAY(p->scratch, p->words, uint64_t);
-    for (uint32_t space = 0; space < SMP_SPACES; space++) {
-        s->in_space[space] = SMP_ARENA_ARRAY(p->scratch, p->words, uint64_t);
-    }
+    start_logs(p, s);
     for (uint32_t i = 0; i < p->n_item; i++) {
         p->items[i].first = NONE;
-        set_bit(s->in_space[p->items[i].space], i);
     }
     start_totals(p, s);
-}
-
-static void move_window(const planning *p, sweep *s, uint32_t w)
-{
-    s->old = w < WINDOW ? 0 : s->first[w - WINDOW];
-    for (uint32_t i = 0; i < p->n_item; i++) {
-        if (s->newest[i] <= s->old) {
-            s->recent[i / 64] &= ~((uint64_t)1 << (i % 64));
-        }
-    }
 }
 
 static void note_peak(planning *p, const sweep *s)
@@ -567,7 +563,7 @@ static void sweep_lives(planning *p)
     for (uint32_t w = 0; w < p->n_walk; w++) {
         const smp_segment *segment = &program->segments[program->order[p->walk[w]].segment];
         s.first[w] = position;
-        move_window(p, &s, w);
+        s.old = w < WINDOW ? 0 : s.first[w - WINDOW];
         for (uint32_t t = 0; t < segment->n_task; t++, position++) {
             for (; next < p->n_life && p->lives[next].start == position; next++) {
                 begin_life(p, &s, &p->lives[next]);
@@ -640,53 +636,72 @@ static void find_conflicts(planning *p)
 
 /* -------------------------------------------------------------------- packing */
 
+/* An item at its place. */
+typedef struct placed { uint64_t base, end; uint32_t item; } placed;
+
 typedef struct packing {
     uint32_t *sequence;   /* items in the order of placing */
     uint32_t n;
-    uint32_t *placed;     /* items by base */
+    placed *fixed;        /* by base: items whose place is given */
+    uint32_t n_fixed;
+    placed *placed;       /* by base, fixed ones included */
     uint64_t *bases;      /* by item */
     uint64_t top;
 } packing;
 
-static void insert_placed(const planning *p, packing *k, uint32_t n, uint32_t i)
+static void insert_placed(placed *all, uint32_t n, placed new_item)
 {
     uint32_t at = n;
-    while (at > 0 && k->bases[k->placed[at - 1]] > k->bases[i]) {
+    while (at > 0 && all[at - 1].base > new_item.base) {
         at--;
     }
-    (void)p;
-    memmove(k->placed + at + 1, k->placed + at, (n - at) * sizeof *k->placed);
-    k->placed[at] = i;
+    memmove(all + at + 1, all + at, (n - at) * sizeof *all);
+    all[at] = new_item;
+}
+
+static void place_fixed(const planning *p, packing *k, smp_space space)
+{
+    k->n_fixed = 0;
+    for (uint32_t i = 0; i < p->n_item; i++) {
+        const struct item *item = &p->items[i];
+        if (item->fixed && item->space == space) {
+            k->bases[i] = item->base;
+            insert_placed(k->fixed, k->n_fixed++,
+                          (placed){item->base, item->base + item->bytes, i});
+        }
+    }
+}
+
+/* The lowest place of an item that conflicts with none of the placed ones. */
+static uint64_t first_fit(const placed *all, uint32_t n, uint64_t floor, uint64_t bytes,
+                          const uint64_t *bits)
+{
+    uint64_t at = floor;
+    for (uint32_t o = 0; o < n; o++) {
+        if (all[o].base >= at + bytes) {
+            break;
+        }
+        if (all[o].end > at && bit(bits, all[o].item)) {
+            at = all[o].end;
+        }
+    }
+    return at;
 }
 
 /* First fit in the order given; sets bases and top. */
 static void pack(const planning *p, packing *k, smp_space space, uint64_t *matrix)
 {
-    uint32_t n = 0;
+    uint32_t n = k->n_fixed;
     k->top = p->stack_top[space];
-    for (uint32_t i = 0; i < p->n_item; i++) {
-        if (p->items[i].fixed && p->items[i].space == space) {
-            k->bases[i] = p->items[i].base;
-            insert_placed(p, k, n++, i);
-        }
-    }
+    memcpy(k->placed, k->fixed, n * sizeof *k->fixed);
     for (uint32_t s = 0; s < k->n; s++) {
-        uint32_t i = k->sequence[s];
-        const uint64_t *bits = row(p, matrix, i);
-        uint64_t at = p->floor[space], bytes = p->items[i].bytes;
-        for (uint32_t o = 0; o < n; o++) {
-            uint32_t other = k->placed[o];
-            uint64_t end = k->bases[other] + p->items[other].bytes;
-            if (k->bases[other] >= at + bytes) {
-                break;
-            }
-            if (end > at && bit(bits, other)) {
-                at = end;
-            }
-        }
+        const uint32_t i = k->sequence[s];
+        const uint64_t bytes = p->items[i].bytes;
+        const uint64_t at =
+            first_fit(k->placed, n, p->floor[space], bytes, row(p, matrix, i));
         k->bases[i] = at;
         k->top = k->top > at + bytes ? k->top : at + bytes;
-        insert_placed(p, k, n++, i);
+        insert_placed(k->placed, n++, (placed){at, at + bytes, i});
     }
 }
 
@@ -758,10 +773,12 @@ static uint64_t pack_best(planning *p, smp_space space, uint64_t *matrix, uint64
 {
     packing k = {
         .sequence = SMP_ARENA_ARRAY(p->scratch, p->n_item, uint32_t),
-        .placed = SMP_ARENA_ARRAY(p->scratch, p->n_item, uint32_t),
+        .fixed = SMP_ARENA_ARRAY(p->scratch, p->n_item, placed),
+        .placed = SMP_ARENA_ARRAY(p->scratch, p->n_item, placed),
         .bases = SMP_ARENA_ARRAY(p->scratch, p->n_item, uint64_t)};
     sort_key *keys = SMP_ARENA_ARRAY(p->scratch, p->n_item, sort_key);
     uint64_t best = UINT64_MAX;
+    place_fixed(p, &k, space);
     for (int by = 0; by < ORDERS && best > target; by++) {
         sort_items(p, &k, space, by, keys);
         for (uint32_t round = 0; round < ROUNDS && best > target; round++) {

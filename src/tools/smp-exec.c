@@ -351,9 +351,9 @@ int main(int argc, char **argv)
     smp_errors *errors = smp_errors_create();
     smp_hyper h;
     smp_hyper_init(&h);
-    options o = { .steps = 10, .validation_batches = 16, .lr = h.lr, .min_lr = h.min_lr, .weight_decay = h.weight_decay,
-                  .beta1 = h.beta1, .beta2 = h.beta2, .eps = h.eps, .momentum = h.momentum,
-                  .clip = h.clip, .timeout = 600 };
+    options o = { .steps = 10, .validation_batches = 16, .lr = h.lr, .min_lr = h.min_lr,
+                  .weight_decay = h.weight_decay, .beta1 = h.beta1, .beta2 = h.beta2,
+                  .eps = h.eps, .momentum = h.momentum, .clip = h.clip, .timeout = 600 };
     cli_list operands = { 0 };
     bool done = false;
     smp_status status = cli_parse(&program, argc, argv, &o, &operands, errors, &done);

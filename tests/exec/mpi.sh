@@ -57,10 +57,28 @@ same_bits() {
     test -s "$work/a" && cmp "$work/a" "$work/b"
 }
 
-echo 1..5
+# Rank 1 is killed from outside once it trains; the others must not wait for it.
+# shellcheck disable=SC2086,SC2016
+killed() {
+    timeout 60 mpirun --oversubscribe -n 4 sh -c '
+        if test "$OMPI_COMM_WORLD_RANK" = 1; then
+            "$@" & process=$!
+            sleep 2
+            kill -s KILL $process
+            wait $process
+        else
+            exec "$@"
+        fi' sh ./smp-exec $job --steps 1000000 >"$work/said" 2>&1
+    found=$?
+    tail -n 5 "$work/said"
+    test "$found" -ne 0 && test "$found" -ne 124
+}
+
+echo 1..6
 check "two ranks conform" run -n 2 tests/exec/check_mpi
 check "three ranks conform" run -n 3 tests/exec/check_mpi
 check "ranks as processes train to the bits of ranks as threads" same_bits
+check "a killed rank takes the others down" killed
 check "who is missing is named" says "group all (ranks 0 1 2): not arrived: 2" \
     run -n 3 tests/exec/check_mpi late
 # shellcheck disable=SC2086
