@@ -46,7 +46,8 @@ typedef struct smp_exec_options {
 
 typedef struct smp_exec_step {
     double loss, norm, lr, loss_scale, seconds;
-    bool skipped;                 /* it overflowed */
+    bool skipped;                 /* it overflowed, or the next: nothing was updated */
+    double rows_cut;              /* times that more rows came to an expert rank than fit */
     uint64_t seq;                 /* tokens of a row */
     double targets;               /* that counted, in the global batch */
     double mfu;                   /* over the measured peak; 0: not measured */

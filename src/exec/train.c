@@ -111,6 +111,7 @@ static smp_status note_step(worker *w, uint64_t step, const smp_loaded *loaded,
                           .lr = (double)state[SMP_SCALAR_LR],
                           .loss_scale = (double)state[SMP_SCALAR_LOSS_SCALE],
                           .skipped = state[SMP_SCALAR_SKIP] > 0,
+                          .rows_cut = (double)state[SMP_SCALAR_ROWS],
                           .seconds = seconds, .seq = loaded->seq,
                           .targets = loaded->targets_counted };
     s->mfu = peak > 0 ? smp_model_flops(r->rank.job) / (seconds * peak) : 0;
