@@ -34,7 +34,8 @@ typedef struct smp_exec_options {
     /* Set by a signal handler: the run ends after the step that is in progress.  Or NULL. */
     const volatile sig_atomic_t *stop;
     FILE *log;                    /* a line for each step, or NULL */
-    bool verbose;                 /* also ranks, tensors and their values, to the log */
+    bool verbose;                 /* also tensors and their values, to the log */
+    FILE *places;                 /* where each rank of this process is, or NULL */
     bool measure_peak;            /* time a product at the start, for mfu */
     const char *metrics;          /* JSON lines, or NULL */
     const char *trace;            /* of the last step, or NULL */

@@ -206,14 +206,12 @@ static void describe_rank(const training *t, uint32_t rank, FILE *stream)
 
 static void describe(const training *t)
 {
-    if (t->options->verbose && t->options->log) {
-        for (uint32_t i = 0; i < t->count; i++) {
-            describe_rank(t, t->first + i, t->options->log);
-        }
-        if (t->job->settings.fsdp_cache_flush_warnings && t->first == 0) {
-            (void)fprintf(t->options->log, "fsdp_cache_flush_warnings has no effect: one arena "
-                                           "of a fixed size, nothing to flush\n");
-        }
+    for (uint32_t i = 0; i < t->count && t->options->places; i++) {
+        describe_rank(t, t->first + i, t->options->places);
+    }
+    if (t->options->verbose && t->job->settings.fsdp_cache_flush_warnings) {
+        smp_log_line(t->log, "fsdp_cache_flush_warnings has no effect: one arena of a fixed "
+                             "size, nothing to flush");
     }
 }
 

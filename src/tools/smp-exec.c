@@ -290,6 +290,7 @@ static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e
     e->init_rules = o->init_rules;
     e->stop = &interrupted;
     e->verbose = o->verbose;
+    e->places = o->verbose ? stdout : NULL;
     e->measure_peak = true;
     e->async = o->async;
     e->threads = o->threads;
