@@ -178,7 +178,7 @@ static smp_status asked_to_stop(worker *w, bool *stop_p)
     if (!t->options->stop) {
         return SMP_OK;
     }
-    asked = *t->options->stop ? 1.0f : 0.0f;
+    asked = atomic_load(t->options->stop) ? 1.0f : 0.0f;
     status = w->runner->everyone.ops->all_reduce(w->runner->everyone.channel, &asked, 1,
                                                  SMP_F32, 1.0f, w->errors);
     *stop_p = asked > 0;

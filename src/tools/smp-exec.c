@@ -155,16 +155,15 @@ static smp_status check_numbers(const options *o, smp_errors *errors)
     return status;
 }
 
-/* The first signal ends the run after its step, the second one at once. */
-static volatile sig_atomic_t interrupted;
+/* The first signal ends the run after its step, the second one at once.  Ranks read it. */
+static atomic_bool interrupted;
 
 static void interrupt(int number)
 {
-    if (interrupted) {
+    if (atomic_exchange(&interrupted, true)) {
         (void)signal(number, SIG_DFL);
         (void)raise(number);
     }
-    interrupted = 1;
 }
 
 static void catch_signals(void)
