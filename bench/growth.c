@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How time grows with layers, ranks, micro-batches and candidates: best of several runs in
- * milliseconds, as blocks of data for plots/growth.gp.  A report, not a test.
+ * How time grows with layers, ranks, micro-batches and candidates: the least processor time of
+ * several runs in milliseconds, as blocks of data for plots/growth.gp.  A report, not a test.
  *
  *     make growth                 measures and plots
  *     bench/growth [runs]         the data
@@ -30,15 +30,15 @@ static smp_status measure_once(const smp_job *job, bool verify, times *t, smp_er
     smp_apart *apart = NULL;
     double at[5];
 
-    at[0] = bench_now_s();
+    at[0] = bench_cpu_s();
     smp_status status = smp_step_lower(job, errors, &step);
-    at[1] = bench_now_s();
+    at[1] = bench_cpu_s();
     if (status == SMP_OK && verify) {
         status = smp_step_verify(step, errors);
     }
-    at[2] = bench_now_s();
+    at[2] = bench_cpu_s();
     status = status ? status : smp_simulate(job, step, errors, &s);
-    at[3] = bench_now_s();
+    at[3] = bench_cpu_s();
     status = status ? status : smp_apart_create(s, errors, &apart);
     if (status == SMP_OK) {
         smp_noise_fill(&table, 0.05);
@@ -46,7 +46,7 @@ static smp_status measure_once(const smp_job *job, bool verify, times *t, smp_er
         const smp_apart_run_input input = { .noise = &noise, .seed = 1 };
         smp_apart_result result;
         smp_apart_run(apart, &input, &result);
-        at[4] = bench_now_s();
+        at[4] = bench_cpu_s();
         *t = (times){ least(t->lower_s, at[1] - at[0]), least(t->verify_s, at[2] - at[1]),
                       least(t->simulate_s, at[3] - at[2]), least(t->apart_s, at[4] - at[3]),
                       smp_apart_tasks(apart) };
@@ -173,12 +173,12 @@ static smp_status grow_candidates(smp_errors *errors)
         smp_plan *plan = NULL;
         smp_plan_options_init(&options);
         status = bench_job_read(&c, errors, &b);
-        const double from_s = bench_now_s();
+        const double from_s = bench_cpu_s();
         status = status ? status : smp_plan_search(&b.job, &options, errors, &plan);
         if (status == SMP_OK) {
             const smp_search_info *info = smp_plan_search_info(plan);
             printf("%llu %.3f %llu\n", (unsigned long long)info->enumerated,
-                   1e3 * (bench_now_s() - from_s), (unsigned long long)info->evaluated);
+                   1e3 * (bench_cpu_s() - from_s), (unsigned long long)info->evaluated);
             fflush(stdout);
         }
         smp_plan_destroy(plan);

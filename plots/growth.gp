@@ -5,9 +5,9 @@
 data = ARG1
 
 if (ARG3 eq "png") {
-    set terminal pngcairo size 1000,760 font "sans,11"
+    set terminal pngcairo size 1000,800 font "sans,11"
 } else {
-    set terminal svg size 1000,760 font "sans,13" background "white"
+    set terminal svg size 1000,800 font "sans,13" background "white"
 }
 set output ARG2
 
@@ -15,8 +15,10 @@ set logscale xy
 set grid lc rgb "#dddddd"
 set border 3
 set tics nomirror
-set format y "%g"
-set key top left box lc rgb "#cccccc" opaque
+set format xy "%g"
+set key bottom right samplen 2 font ",10"
+set mxtics 1
+set mytics 1
 set ylabel "time (ms)"
 set multiplot layout 2,2
 
@@ -31,7 +33,9 @@ do for [i = 0:2] {
              title "simulate, all ranks, jitter", \
          data index i using 1:(span_max_y*$1/span_max_x) with lines dt 2 lc rgb "#999999" \
              title "linear"
+    unset key
 }
+set key top left
 stats data index 3 using 1:2 name "span" nooutput
 set xlabel "candidates of the space"
 plot data index 3 using 1:2 with linespoints pt 7 ps 0.5 lc rgb "#4477aa" title "search", \

@@ -233,10 +233,46 @@ static smp_status lower_and_show(const options *o, const smp_job *job, smp_error
     return status;
 }
 
+static bool asks_what_if(const options *o)
+{
+    const smp_what_if_options *w = &o->what_if;
+    return w->ranks_apart || w->jitter || w->rank_spread > 0 || w->n_slow_rank > 0 ||
+           w->n_slow_link > 0 || w->mtbf_h >= 0 || w->tokens >= 0 || w->allocator;
+}
+
+/* Options that would be ignored without another, or beside another. */
+static smp_status check_options(const options *o, smp_errors *errors)
+{
+    const smp_what_if_options *w = &o->what_if;
+    const bool lengths = o->lengths.lengths != NULL;
+    const bool no_report = lengths || o->sweep.count > 0;
+    const struct { bool wrong; const char *message; } rules[] = {
+        {lengths && o->sweep.count > 0, "--lengths and --sweep: give one of them"},
+        {no_report && asks_what_if(o),
+         "--lengths and --sweep print a table: what-ifs of a report cannot be given with them"},
+        {!lengths && (o->pads.count > 0 || o->lengths.sequences > 0 ||
+                      o->lengths.compile_s >= 0),
+         "--pad, --sequences and --compile-time need --lengths"},
+        {w->mtbf_h < 0 && (w->save_s >= 0 || w->load_s >= 0 || w->restart_s >= 0 ||
+                           w->checkpoint_every > 0),
+         "--save-time, --load-time, --restart-time and --checkpoint-every need --mtbf"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        if (rules[i].wrong) {
+            return smp_fail(errors, SMP_INPUT, NULL, "%s", rules[i].message);
+        }
+    }
+    return SMP_OK;
+}
+
 static smp_status simulate(const options *o, const char *plan_path, smp_errors *errors)
 {
     cli_inputs inputs;
-    smp_status status = cli_job_read(&o->job, plan_path, errors, &inputs);
+    smp_status status = check_options(o, errors);
+    if (status != SMP_OK) {
+        return status;
+    }
+    status = cli_job_read(&o->job, plan_path, errors, &inputs);
     if (status != SMP_OK) {
         return status;
     }

@@ -250,8 +250,8 @@ static smp_exec_step step_of(const char *config, const char *settings, const cha
 }
 
 /* Three documents of 8 tokens and one more token.  Packed in a row of 24 and kept apart, their
- * 21 targets have the mean loss and the gradient of three padded rows; seen together they have
- * others. */
+ * 21 targets have the mean loss and the gradient of three padded rows; seen together,
+ * another. */
 static void documents_do_not_see_each_other(void **state)
 {
     static const char text[] = "ABCDEFG.HIJKLMN.OPQRSTU.V";
