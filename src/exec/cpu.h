@@ -115,6 +115,14 @@ static inline uint64_t smp_begin_of(const smp_cpu *cpu, const smp_launch *l, uin
     return begins ? (uint64_t)begins[l->micro_batch * tokens + token] : 0;
 }
 
+/* Whether a token of the launch's micro-batch is padding. */
+static inline bool smp_is_padding(const smp_cpu *cpu, const smp_launch *l, uint64_t token)
+{
+    uint64_t position = token % cpu->rank->job->batch.seq_len;
+
+    return cpu->rank->rows.padded && position > 0 && smp_begin_of(cpu, l, token) == position;
+}
+
 /* Scale of the logits of attention: the model's, or 1 / sqrt(head_dim). */
 float smp_attention_scale(const smp_block *block, uint64_t head_dim);
 /* What a head (of the model) takes off its logits for each token of distance; 0: none. */
