@@ -19,7 +19,7 @@ static const char DEEPSEEK[] =
             "\"moe_intermediate_size\": 24, \"n_shared_experts\": 1, \"n_group\": 1, "
             "\"topk_group\": 1, \"first_k_dense_replace\": 1, "
             "\"initializer_range\": 0.15");
-/* Padding goes to experts as tokens do (so there is room), and no loss of the router sees it. */
+/* Padding goes to experts as tokens do (so there is room); no loss of the router sees it. */
 #define ROUTED "moe_rows_factor=4 optimizer=sgd moe_load_balancing=aux_loss " \
                "moe_aux_loss_coeff=0.5 moe_z_loss_coeff=0.25 moe_statistics=data"
 /* Documents end in tokens without a target, which the losses of a router see. */
