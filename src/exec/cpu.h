@@ -123,6 +123,14 @@ static inline uint64_t smp_begin_of(const smp_cpu *cpu, const smp_launch *l, uin
     return begins ? (uint64_t)begins[l->micro_batch * tokens + token] : 0;
 }
 
+/* Whether a token of the launch's micro-batch is padding. */
+static inline bool smp_is_padding(const smp_cpu *cpu, const smp_launch *l, uint64_t token)
+{
+    uint64_t position = token % cpu->rank->job->batch.seq_len;
+
+    return cpu->rank->rows.padded && position > 0 && smp_begin_of(cpu, l, token) == position;
+}
+
 /* What a head (of the model) takes off its logits for each token of distance; 0: none. */
 float smp_alibi_slope(const smp_model *model, const smp_attention *attention, uint64_t head);
 

@@ -8,7 +8,7 @@
 #include "exec/data.h"
 #include "exec/run.h"
 
-#include <signal.h>
+#include <stdatomic.h>
 
 typedef struct smp_exec_options {
     smp_hyper hyper;
@@ -32,9 +32,10 @@ typedef struct smp_exec_options {
     double timeout_s;             /* of a collective */
     bool mpi;                     /* this process is one rank of MPI's world */
     /* Set by a signal handler: the run ends after the step that is in progress.  Or NULL. */
-    const volatile sig_atomic_t *stop;
+    const atomic_bool *stop;
     FILE *log;                    /* a line for each step, or NULL */
-    bool verbose;                 /* also ranks, tensors and their values, to the log */
+    bool verbose;                 /* also tensors and their values, to the log */
+    FILE *places;                 /* where each rank of this process is, or NULL */
     bool measure_peak;            /* time a product at the start, for mfu */
     const char *metrics;          /* JSON lines, or NULL */
     const char *trace;            /* of the last step, or NULL */

@@ -179,7 +179,7 @@ static smp_status asked_to_stop(worker *w, bool *stop_p)
     if (!t->options->stop) {
         return SMP_OK;
     }
-    asked = *t->options->stop ? 1.0f : 0.0f;
+    asked = atomic_load(t->options->stop) ? 1.0f : 0.0f;
     status = w->runner->everyone.ops->all_reduce(w->runner->everyone.channel, &asked, 1,
                                                  SMP_F32, 1.0f, w->errors);
     *stop_p = asked > 0;
@@ -207,14 +207,12 @@ static void describe_rank(const training *t, uint32_t rank, FILE *stream)
 
 static void describe(const training *t)
 {
-    if (t->options->verbose && t->options->log) {
-        for (uint32_t i = 0; i < t->count; i++) {
-            describe_rank(t, t->first + i, t->options->log);
-        }
-        if (t->job->settings.fsdp_cache_flush_warnings && t->first == 0) {
-            (void)fprintf(t->options->log, "fsdp_cache_flush_warnings has no effect: one arena "
-                                           "of a fixed size, nothing to flush\n");
-        }
+    for (uint32_t i = 0; i < t->count && t->options->places; i++) {
+        describe_rank(t, t->first + i, t->options->places);
+    }
+    if (t->options->verbose && t->job->settings.fsdp_cache_flush_warnings) {
+        smp_log_line(t->log, "fsdp_cache_flush_warnings has no effect: one arena of a fixed "
+                             "size, nothing to flush");
     }
 }
 
