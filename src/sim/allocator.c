@@ -301,6 +301,55 @@ static void replay_row(replay *r, uint64_t capacity_bytes, smp_allocator_row *ro
     smp_caching_destroy(caching);
 }
 
+static void open_replay(replay *r, const smp_simulation *simulation, smp_arena *arena)
+{
+    const uint32_t c = simulation->fullest;
+    const smp_program *program = simulation->step->programs[c];
+    *r = (replay){.simulation = simulation, .program = program,
+                  .record0 = simulation->record0[c], .records = simulation->records[c],
+                  .n_task = simulation->record0[c][program->n_instance]};
+    find_tensors(r, arena);
+    price_launches(r, arena);
+}
+
+/* What the device has for the allocator. */
+static uint64_t capacity_of(const smp_simulation *simulation)
+{
+    const smp_memory *m = &simulation->report.memory;
+    const uint64_t taken_bytes = m->parts.context_bytes + m->parts.communication_bytes;
+    return m->capacity_bytes > taken_bytes ? m->capacity_bytes - taken_bytes : 0;
+}
+
+/* Under the settings that act, and PyTorch's default of no expandable segments. */
+static void warn_of_row(const smp_simulation *simulation, const smp_allocator_row *row,
+                        smp_errors *errors)
+{
+    const smp_settings *settings = &simulation->job->settings;
+    if (row->expandable || row->limited != settings->limit_all_gathers ||
+        !settings->fsdp_cache_flush_warnings || row->flushes == 0) {
+        return;
+    }
+    smp_warn(errors, NULL, "PyTorch's caching allocator %s %" PRIu64
+             " times a step (fsdp_cache_flush_warnings): %sraise hybrid_shard_degree or save "
+             "memory",
+             row->failures > 0 ? "finds no memory" : "flushes its cache",
+             row->failures > 0 ? row->failures : row->flushes,
+             row->limited ? "" : "set limit_all_gathers, ");
+}
+
+void smp_allocator_warn(const smp_simulation *simulation, smp_errors *errors)
+{
+    const smp_settings *settings = &simulation->job->settings;
+    smp_allocator_row row = {.limited = settings->limit_all_gathers};
+    smp_arena *arena = smp_arena_create();
+    replay r;
+    open_replay(&r, simulation, arena);
+    replay_row(&r, capacity_of(simulation), &row);
+    warn_of_row(simulation, &row, errors);
+    free(r.tensors);
+    smp_arena_destroy(arena);
+}
+
 smp_status smp_allocator_answer_find(const smp_simulation *simulation, const char *allocator,
                                      smp_errors *errors, smp_allocator_answer *answer_p)
 {
@@ -309,30 +358,16 @@ smp_status smp_allocator_answer_find(const smp_simulation *simulation, const cha
         return smp_fail(errors, SMP_INPUT, &where,
                         "'%s': must be caching, PyTorch's caching allocator", allocator);
     }
-    const smp_memory *m = &simulation->report.memory;
-    const uint32_t c = simulation->fullest;
-    const smp_program *program = simulation->step->programs[c];
-    const uint64_t taken_bytes = m->parts.context_bytes + m->parts.communication_bytes;
-    smp_allocator_answer answer = {
-        .capacity_bytes = m->capacity_bytes > taken_bytes ? m->capacity_bytes - taken_bytes : 0,
-        .arena_bytes = m->arena_bytes};
+    smp_allocator_answer answer = {.capacity_bytes = capacity_of(simulation),
+                                   .arena_bytes = simulation->report.memory.arena_bytes};
     smp_arena *arena = smp_arena_create();
-    replay r = {.simulation = simulation, .program = program,
-                .record0 = simulation->record0[c], .records = simulation->records[c],
-                .n_task = simulation->record0[c][program->n_instance]};
-    find_tensors(&r, arena);
-    price_launches(&r, arena);
+    replay r;
+    open_replay(&r, simulation, arena);
     answer.tensors = r.n_tensor;
     for (uint32_t i = 0; i < SMP_ALLOCATOR_ROWS; i++) {
         answer.rows[i] = (smp_allocator_row){.expandable = i / 2 == 1, .limited = i % 2 == 0};
         replay_row(&r, answer.capacity_bytes, &answer.rows[i]);
-        const bool acts = answer.rows[i].limited == simulation->job->settings.limit_all_gathers;
-        if (acts && !answer.rows[i].expandable && answer.rows[i].flushes > 0 &&
-            simulation->job->settings.fsdp_cache_flush_warnings) {
-            smp_warn(errors, NULL, "the caching allocator flushes its cache %" PRIu64
-                     " times a step: raise hybrid_shard_degree or save memory",
-                     answer.rows[i].flushes);
-        }
+        warn_of_row(simulation, &answer.rows[i], errors);
     }
     free(r.tensors);
     smp_arena_destroy(arena);
