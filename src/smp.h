@@ -517,8 +517,6 @@ typedef struct smp_time_parts {
 typedef struct smp_report {
     double step_time_s;
     int64_t step_ps;
-    int64_t alone_ps;      /* of a planned job: the step if kernels and collectives did not slow
-                              each other down, a lower bound; else 0 */
     double interval_low_s, interval_high_s; /* 80 % interval of the profile's spread */
     double tokens_per_s_per_gpu;
     double model_flops;    /* of the whole step, all ranks; formula in docs/formulas.md */

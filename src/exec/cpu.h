@@ -15,6 +15,7 @@
 typedef struct smp_cpu {
     const smp_rank *rank;
     const float *cosines, *sines; /* [seq, rotated / 2], or NULL */
+    const float *local_cosines, *local_sines; /* of layers with a window, where they differ */
 } smp_cpu;
 
 typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
@@ -37,7 +38,8 @@ typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
     X(SORT_ROWS, sort_rows) X(COMBINE, combine) X(COMBINE_GRAD, combine_grad)                 \
     X(GROUPED_MATMUL, grouped_matmul) X(GROUPED_MATMUL_DX, grouped_matmul_dx)                 \
     X(GROUPED_MATMUL_DW, grouped_matmul_dw) X(GATE_ROWS, gate_rows)                           \
-    X(GATE_ROWS_GRAD, gate_rows_grad) X(LATENT, latent) X(LATENT_GRAD, latent_grad)
+    X(GATE_ROWS_GRAD, gate_rows_grad) X(LATENT, latent) X(LATENT_GRAD, latent_grad)           \
+    X(CLIP, clip) X(CLIP_GRAD, clip_grad)
 
 #define SMP_CPU_DECLARE_(OP, name) smp_kernel smp_cpu_##name;
 SMP_CPU_KERNELS(SMP_CPU_DECLARE_)
@@ -115,6 +117,8 @@ static inline uint64_t smp_begin_of(const smp_cpu *cpu, const smp_launch *l, uin
 
 /* Scale of the logits of attention: the model's, or 1 / sqrt(head_dim). */
 float smp_attention_scale(const smp_block *block, uint64_t head_dim);
+/* What a head (of the model) takes off its logits for each token of distance; 0: none. */
+float smp_alibi_slope(const smp_model *model, const smp_attention *attention, uint64_t head);
 
 /* ---- norms (cpu_norm.c) ---- */
 

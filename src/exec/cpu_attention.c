@@ -12,7 +12,7 @@
  */
 #include "config.h"
 
-#include "exec/cpu.h"
+#include "exec/cpu_head.h"
 
 #include "base/arena.h"
 
@@ -22,70 +22,11 @@
 
 enum { ROWS = 64, KEYS = 128 };
 
-/* One head of one sequence. */
-typedef struct head {
-    const smp_cpu *cpu;
-    const smp_launch *launch;
-    smp_dtype dtype;
-    uint64_t seq, d, dv, width, window; /* width: elements from token to token of qkv */
-    uint64_t heads, v0;              /* heads of the rank; v's first element in a token */
-    uint64_t sample, index, global;  /* of the head: on this rank, in the model */
-    uint64_t out_width;              /* elements from token to token of y */
-    smp_matrix q, k, v;
-    float scale, cap, alibi;
-} head;
-
 /* A block of the matrix of logits: queries i0 .. i0 + rows, keys j0 .. j0 + keys. */
 typedef struct tile { uint64_t i0, rows, j0, keys; } tile;
 
-float smp_attention_scale(const smp_block *block, uint64_t head_dim)
-{
-    double scale = block->attention.scale;
-
-    return (float)(scale > 0 ? scale : 1.0 / sqrt((double)head_dim));
-}
-
-static smp_matrix part(const void *data, smp_dtype dtype, uint64_t first, uint64_t ld)
-{
-    return (smp_matrix){ (const char *)data + first * smp_dtype_bytes(dtype), dtype, ld };
-}
-
-static smp_matrix rows_of(smp_matrix m, uint64_t row0)
-{
-    return part(m.data, m.dtype, row0 * m.ld, m.ld);
-}
-
-/* Head size of v. */
-static uint64_t v_dim(const smp_launch *l)
-{
-    return l->task->dims[6] > 0 ? l->task->dims[6] : l->task->dims[4];
-}
-
-static head make_head(const smp_cpu *cpu, const smp_launch *l, const void *qkv,
-                      uint64_t sample, uint64_t index)
-{
-    const uint64_t *n = l->task->dims;
-    const smp_attention *a = &l->block->attention;
-    uint64_t dv = v_dim(l), v0 = (n[2] + n[3]) * n[4];
-    head h = { .cpu = cpu, .launch = l, .dtype = (smp_dtype)l->task->dtype, .seq = n[1],
-               .d = n[4], .dv = dv, .width = v0 + n[3] * dv, .window = n[5], .heads = n[2],
-               .v0 = v0, .sample = sample, .index = index, .out_width = n[2] * dv };
-    uint64_t token0 = sample * h.seq * h.width, kv = index / (n[2] / n[3]);
-
-    h.global = cpu->rank->tensor_rank * n[2] + index;
-    h.q = part(qkv, h.dtype, token0 + index * h.d, h.width);
-    h.k = part(qkv, h.dtype, token0 + (n[2] + kv) * h.d, h.width);
-    h.v = part(qkv, h.dtype, token0 + v0 + kv * dv, h.width);
-    h.scale = smp_attention_scale(l->block, h.d);
-    h.cap = (float)a->softcap;
-    if (cpu->rank->job->model->position == SMP_POSITION_ALIBI) { /* [Press et al. 2022] */
-        h.alibi = (float)pow(2.0, -8.0 * (double)(h.global + 1) / (double)a->heads);
-    }
-    return h;
-}
-
 /* Query i sees keys j <= i of its document, in a window those with i - j < window. */
-static uint64_t first_seen(const head *h, uint64_t i)
+static uint64_t first_seen(const smp_head *h, uint64_t i)
 {
     uint64_t first = h->window > 0 && i + 1 > h->window ? i + 1 - h->window : 0;
     uint64_t begin = smp_begin_of(h->cpu, h->launch, h->sample * h->seq + i);
@@ -94,12 +35,12 @@ static uint64_t first_seen(const head *h, uint64_t i)
 }
 
 /* First key that a query of the block sees, on a boundary of blocks of keys. */
-static uint64_t first_key(const head *h, uint64_t i0)
+static uint64_t first_key(const smp_head *h, uint64_t i0)
 {
     return first_seen(h, i0) / KEYS * KEYS;
 }
 
-static void mask_row(const head *h, uint64_t i, tile b, float *row)
+static void mask_row(const smp_head *h, uint64_t i, tile b, float *row)
 {
     uint64_t first = first_seen(h, i);
 
@@ -112,10 +53,10 @@ static void mask_row(const head *h, uint64_t i, tile b, float *row)
 }
 
 /* Logits of a block: masked ones are -infinity. */
-static void logits_of(const head *h, tile b, float *s)
+static void logits_of(const smp_head *h, tile b, float *s)
 {
-    smp_product(false, true, b.rows, b.keys, h->d, h->scale, rows_of(h->q, b.i0),
-                rows_of(h->k, b.j0), false, s, SMP_F32, KEYS);
+    smp_product(false, true, b.rows, b.keys, h->d, h->scale, smp_matrix_rows(h->q, b.i0),
+                smp_matrix_rows(h->k, b.j0), false, s, SMP_F32, KEYS);
     for (uint64_t i = 0; i < b.rows; i++) {
         float *row = s + i * KEYS;
 
@@ -130,7 +71,7 @@ static void logits_of(const head *h, tile b, float *s)
 }
 
 /* Factor of a probability: 0, or 1 / (1 - rate). */
-static void throw_dice(const head *h, tile b, float *factor)
+static void throw_dice(const smp_head *h, tile b, float *factor)
 {
     double rate = h->launch->block->attention.dropout;
     smp_dice dice = smp_dice_of(h->cpu, h->launch, h->sample, SMP_SITE_PROBABILITIES);
@@ -148,7 +89,7 @@ static void throw_dice(const head *h, tile b, float *factor)
     }
 }
 
-static bool drops(const head *h)
+static bool drops(const smp_head *h)
 {
     return h->launch->block->attention.dropout > 0 && !h->cpu->rank->rows.evaluating;
 }
@@ -167,7 +108,7 @@ SMP_WIDE static void exponentiate(float *row, uint64_t n, float max)
 }
 
 /* Logits become exponentials; `y`, the sum so far, is scaled to the new maximum. */
-static void advance(const head *h, tile b, float *s, running *r, float *y)
+static void advance(const smp_head *h, tile b, float *s, running *r, float *y)
 {
     for (uint64_t i = 0; i < b.rows; i++) {
         float *row = s + i * KEYS, max = r->max[i], sum, old;
@@ -190,7 +131,7 @@ static void advance(const head *h, tile b, float *s, running *r, float *y)
     }
 }
 
-static void finish_rows(const head *h, uint64_t i0, uint64_t rows, running *r, float *y)
+static void finish_rows(const smp_head *h, uint64_t i0, uint64_t rows, running *r, float *y)
 {
     const smp_launch *l = h->launch;
     float *lse = l->at[2];
@@ -208,15 +149,16 @@ static void finish_rows(const head *h, uint64_t i0, uint64_t rows, running *r, f
     }
 }
 
-static void forward_rows(const head *h, uint64_t i0, float *scratch)
+static void forward_rows(const smp_head *h, uint64_t i0, float *scratch)
 {
     uint64_t rows = h->seq - i0 < ROWS ? h->seq - i0 : ROWS;
     float *s = scratch, *factor = s + ROWS * KEYS, *y = factor + ROWS * KEYS;
     running r = { .sum = { 0 } };
 
     memset(y, 0, rows * h->dv * sizeof *y);
-    for (uint64_t i = 0; i < rows; i++) {
-        r.max[i] = -INFINITY;
+    for (uint64_t i = 0; i < rows; i++) { /* a sink is a key whose value is 0 */
+        r.max[i] = h->sinks ? h->sink : -INFINITY;
+        r.sum[i] = h->sinks ? 1.0f : 0.0f;
     }
     for (uint64_t j0 = first_key(h, i0); j0 < i0 + rows; j0 += KEYS) {
         tile b = { i0, rows, j0, i0 + rows - j0 < KEYS ? i0 + rows - j0 : KEYS };
@@ -229,8 +171,8 @@ static void forward_rows(const head *h, uint64_t i0, float *scratch)
                 s[i] = i % KEYS < b.keys ? s[i] * factor[i] : 0.0f;
             }
         }
-        smp_product(false, false, rows, h->dv, b.keys, 1.0f, part(s, SMP_F32, 0, KEYS),
-                    rows_of(h->v, j0), true, y, SMP_F32, h->dv);
+        smp_product(false, false, rows, h->dv, b.keys, 1.0f, smp_matrix_at(s, SMP_F32, 0, KEYS),
+                    smp_matrix_rows(h->v, j0), true, y, SMP_F32, h->dv);
     }
     finish_rows(h, i0, rows, &r, y);
 }
@@ -238,11 +180,13 @@ static void forward_rows(const head *h, uint64_t i0, float *scratch)
 void smp_cpu_attention(const smp_cpu *cpu, const smp_launch *l)
 {
     const uint64_t *n = l->task->dims;
-    float *scratch = smp_heap_alloc(2 * ROWS * KEYS + ROWS * v_dim(l), sizeof *scratch);
+    float *scratch = smp_heap_alloc(2 * ROWS * KEYS + ROWS * smp_v_dim(l), sizeof *scratch);
 
     for (uint64_t sample = 0; sample < n[0]; sample++) {
         for (uint64_t index = 0; index < n[2]; index++) {
-            head h = make_head(cpu, l, l->at[0], sample, index);
+            smp_head h = smp_head_of(cpu, l, l->at[0], sample, index);
+
+            smp_head_sink(&h, l->n_operand > 3 ? l->at[3] : NULL);
 
             for (uint64_t i0 = 0; i0 < n[1]; i0 += ROWS) {
                 forward_rows(&h, i0, scratch);
@@ -260,9 +204,10 @@ typedef struct grads {
     float *p, *dp, *factor;    /* blocks */
     smp_matrix dy, y;
     const float *lse;
+    float *dsinks;             /* of the rank's heads */
 } grads;
 
-static void make_means(const head *h, const grads *g)
+static void make_means(const smp_head *h, const grads *g)
 {
     for (uint64_t i = 0; i < h->seq; i++) {
         double sum = 0;
@@ -291,7 +236,7 @@ SMP_WIDE static void combine_row(float *p, float *dp, const float *factor, uint6
 }
 
 /* p and dp become what multiplies dY and K: dropped probabilities and dS. */
-static void combine(const head *h, tile b, const grads *g)
+static void combine(const smp_head *h, tile b, const grads *g)
 {
     for (uint64_t i = 0; i < b.rows; i++) {
         float lse = g->lse[(h->sample * h->seq + b.i0 + i) * h->heads + h->index];
@@ -310,27 +255,28 @@ static void combine(const head *h, tile b, const grads *g)
     }
 }
 
-static void backward_block(const head *h, tile b, const grads *g)
+static void backward_block(const smp_head *h, tile b, const grads *g)
 {
-    smp_matrix dy = rows_of(g->dy, b.i0);
-    smp_matrix p = part(g->p, SMP_F32, 0, KEYS), ds = part(g->dp, SMP_F32, 0, KEYS);
+    smp_matrix q = smp_matrix_rows(h->q, b.i0), dy = smp_matrix_rows(g->dy, b.i0);
+    smp_matrix k = smp_matrix_rows(h->k, b.j0), v = smp_matrix_rows(h->v, b.j0);
+    smp_matrix p = smp_matrix_at(g->p, SMP_F32, 0, KEYS);
+    smp_matrix ds = smp_matrix_at(g->dp, SMP_F32, 0, KEYS);
 
     logits_of(h, b, g->p);
-    smp_product(false, true, b.rows, b.keys, h->dv, 1.0f, dy, rows_of(h->v, b.j0), false,
-                g->dp, SMP_F32, KEYS);
+    smp_product(false, true, b.rows, b.keys, h->dv, 1.0f, dy, v, false, g->dp, SMP_F32, KEYS);
     if (drops(h)) {
         throw_dice(h, b, g->factor);
     }
     combine(h, b, g);
     smp_product(true, false, b.keys, h->dv, b.rows, 1.0f, p, dy, true, g->dv + b.j0 * h->dv,
                 SMP_F32, h->dv);
-    smp_product(false, false, b.rows, h->d, b.keys, h->scale, ds, rows_of(h->k, b.j0), true,
+    smp_product(false, false, b.rows, h->d, b.keys, h->scale, ds, k, true,
                 g->dq + b.i0 * h->d, SMP_F32, h->d);
-    smp_product(true, false, b.keys, h->d, b.rows, h->scale, ds, rows_of(h->q, b.i0), true,
+    smp_product(true, false, b.keys, h->d, b.rows, h->scale, ds, q, true,
                 g->dk + b.j0 * h->d, SMP_F32, h->d);
 }
 
-static void store_rows(const head *h, void *dqkv, uint64_t column, const float *from,
+static void store_rows(const smp_head *h, void *dqkv, uint64_t column, const float *from,
                        uint64_t width)
 {
     for (uint64_t i = 0; i < h->seq; i++) {
@@ -339,13 +285,26 @@ static void store_rows(const head *h, void *dqkv, uint64_t column, const float *
     }
 }
 
-static void backward_head(const head *h, grads *g)
+/* Of a head's sink: it takes p of each query and gives nothing, so its dS is -p mean. */
+static double sink_grad(const smp_head *h, const grads *g)
+{
+    double sum = 0;
+
+    for (uint64_t i = 0; i < h->seq && h->sinks; i++) {
+        float lse = g->lse[(h->sample * h->seq + i) * h->heads + h->index];
+
+        sum -= exp((double)(h->sink - lse)) * (double)g->mean[i];
+    }
+    return sum;
+}
+
+static void backward_head(const smp_head *h, grads *g)
 {
     const smp_launch *l = h->launch;
     uint64_t first = h->sample * h->seq * h->out_width + h->index * h->dv;
 
-    g->dy = part(l->at[0], h->dtype, first, h->out_width);
-    g->y = part(l->at[2], h->dtype, first, h->out_width);
+    g->dy = smp_matrix_at(l->at[0], h->dtype, first, h->out_width);
+    g->y = smp_matrix_at(l->at[2], h->dtype, first, h->out_width);
     g->lse = l->at[3];
     memset(g->dq, 0, h->seq * h->d * sizeof *g->dq);
     make_means(h, g);
@@ -359,165 +318,38 @@ static void backward_head(const head *h, grads *g)
         }
     }
     store_rows(h, l->at[4], h->index * h->d, g->dq, h->d);
+    g->dsinks[h->index] += (float)sink_grad(h, g);
 }
 
 void smp_cpu_attention_grad(const smp_cpu *cpu, const smp_launch *l)
 {
     const uint64_t *n = l->task->dims;
-    uint64_t each = n[1] * n[4], of_v = n[1] * v_dim(l), group = n[2] / n[3];
-    float *scratch = smp_heap_alloc(2 * each + of_v + n[1] + 3 * ROWS * KEYS, sizeof *scratch);
+    uint64_t each = n[1] * n[4], of_v = n[1] * smp_v_dim(l), group = n[2] / n[3];
+    float *scratch = smp_heap_alloc(2 * each + of_v + n[1] + 3 * ROWS * KEYS + n[2],
+                                    sizeof *scratch);
     grads g = { .dq = scratch, .dk = scratch + each, .dv = scratch + 2 * each };
 
     g.mean = g.dv + of_v;
     g.p = g.mean + n[1];
     g.dp = g.p + ROWS * KEYS;
     g.factor = g.dp + ROWS * KEYS;
+    g.dsinks = g.factor + ROWS * KEYS;
     for (uint64_t i = 0; i < n[0] * n[3]; i++) {
         uint64_t sample = i / n[3], kv = i % n[3];
-        head h = { 0 };
+        smp_head h = { 0 };
 
         memset(g.dk, 0, (each + of_v) * sizeof *g.dk);
         for (uint64_t j = 0; j < group; j++) {
-            h = make_head(cpu, l, l->at[1], sample, kv * group + j);
+            h = smp_head_of(cpu, l, l->at[1], sample, kv * group + j);
+            smp_head_sink(&h, l->n_operand > 5 ? l->at[5] : NULL);
             backward_head(&h, &g);
         }
         store_rows(&h, l->at[4], (n[2] + kv) * h.d, g.dk, h.d);
         store_rows(&h, l->at[4], h.v0 + kv * h.dv, g.dv, h.dv);
     }
-    free(scratch);
-}
-
-/* ---- naive attention: matrices [batch, heads, seq, seq] in memory ---- */
-
-static smp_matrix square_of(const head *h, const void *data)
-{
-    return part(data, h->dtype, (h->sample * h->heads + h->index) * h->seq * h->seq, h->seq);
-}
-
-static void *place_of(const smp_launch *l, int operand, uint64_t first)
-{
-    return (char *)l->at[operand] + first * smp_dtype_bytes((smp_dtype)l->task->dtype);
-}
-
-void smp_cpu_scores(const smp_cpu *cpu, const smp_launch *l)
-{
-    const uint64_t *n = l->task->dims;
-
-    for (uint64_t i = 0; i < n[0] * n[2]; i++) {
-        head h = make_head(cpu, l, l->at[0], i / n[2], i % n[2]);
-
-        smp_product(false, true, h.seq, h.seq, h.d, h.scale, h.q, h.k, false,
-                    place_of(l, 1, i * h.seq * h.seq), h.dtype, h.seq);
-    }
-}
-
-void smp_cpu_softmax(const smp_cpu *cpu, const smp_launch *l)
-{
-    uint64_t rows = l->task->dims[0], seq = l->task->dims[1], window = l->task->dims[2];
-    smp_dtype t = (smp_dtype)l->task->dtype;
-    float *row = smp_heap_alloc(seq, sizeof *row);
-
-    for (uint64_t i = 0; i < rows; i++) {
-        uint64_t last = i % seq, sample = i / (rows / cpu->rank->job->settings.micro_batch);
-        uint64_t first = window > 0 && last + 1 > window ? last + 1 - window : 0;
-        uint64_t begin = smp_begin_of(cpu, l, sample * seq + last);
-        float max = -INFINITY, sum = 0;
-
-        first = begin > first ? begin : first;
-        smp_load(row, l->at[0], t, i * seq, seq);
-        for (uint64_t j = first; j <= last; j++) {
-            max = row[j] > max ? row[j] : max;
-        }
-        for (uint64_t j = 0; j < seq; j++) {
-            row[j] = j >= first && j <= last ? smp_expf(row[j] - max) : 0.0f;
-            sum += row[j];
-        }
-        for (uint64_t j = 0; j < seq; j++) {
-            row[j] /= sum;
-        }
-        smp_store(l->at[1], t, i * seq, row, seq);
-    }
-    free(row);
-}
-
-void smp_cpu_softmax_grad(const smp_cpu *cpu, const smp_launch *l)
-{
-    uint64_t rows = l->task->dims[0], n = l->task->dims[1];
-    smp_dtype t = (smp_dtype)l->task->dtype;
-    float *scratch = smp_heap_alloc(3 * n, sizeof *scratch);
-
-    (void)cpu;
-    for (uint64_t i = 0; i < rows; i++) {
-        const float *dp = smp_row(l->at[0], t, i * n, n, scratch);
-        const float *p = smp_row(l->at[1], t, i * n, n, scratch + n);
-        float *ds = scratch + 2 * n;
-        double mean = 0;
-
-        for (uint64_t j = 0; j < n; j++) {
-            mean += (double)(dp[j] * p[j]);
-        }
-        for (uint64_t j = 0; j < n; j++) {
-            ds[j] = p[j] * (dp[j] - (float)mean);
-        }
-        smp_store(l->at[2], t, i * n, ds, n);
+    if (l->n_operand > 6) {
+        (l->task->flags & SMP_FLAG_ACCUMULATE ? smp_store_add : smp_store)(
+            l->at[6], (smp_dtype)l->task->dtype2, 0, g.dsinks, n[2]);
     }
     free(scratch);
-}
-
-static uint64_t y_place(const head *h)
-{
-    return h->sample * h->seq * h->out_width + h->index * h->dv;
-}
-
-void smp_cpu_values(const smp_cpu *cpu, const smp_launch *l)
-{
-    const uint64_t *n = l->task->dims;
-
-    for (uint64_t i = 0; i < n[0] * n[2]; i++) {
-        head h = make_head(cpu, l, l->at[1], i / n[2], i % n[2]);
-
-        smp_product(false, false, h.seq, h.dv, h.seq, 1.0f, square_of(&h, l->at[0]), h.v,
-                    false, place_of(l, 2, y_place(&h)), h.dtype, h.out_width);
-    }
-}
-
-/* Elements before this head's part of dqkv: which 0: q, 1: k, 2: v. */
-static uint64_t dqkv_place(const head *h, const uint64_t *n, uint64_t which)
-{
-    uint64_t kv = h->index / (n[2] / n[3]);
-    const uint64_t first[3] = { h->index * h->d, (n[2] + kv) * h->d, h->v0 + kv * h->dv };
-
-    return h->sample * h->seq * h->width + first[which];
-}
-
-void smp_cpu_values_grad(const smp_cpu *cpu, const smp_launch *l)
-{
-    const uint64_t *n = l->task->dims;
-
-    for (uint64_t i = 0; i < n[0] * n[2]; i++) {
-        head h = make_head(cpu, l, l->at[2], i / n[2], i % n[2]);
-        smp_matrix dy = part(l->at[0], h.dtype, y_place(&h), h.out_width);
-
-        smp_product(false, true, h.seq, h.seq, h.dv, 1.0f, dy, h.v, false,
-                    place_of(l, 3, i * h.seq * h.seq), h.dtype, h.seq);
-        smp_product(true, false, h.seq, h.dv, h.seq, 1.0f, square_of(&h, l->at[1]), dy,
-                    h.index % (n[2] / n[3]) > 0, place_of(l, 4, dqkv_place(&h, n, 2)),
-                    h.dtype, h.width);
-    }
-}
-
-void smp_cpu_scores_grad(const smp_cpu *cpu, const smp_launch *l)
-{
-    const uint64_t *n = l->task->dims;
-
-    for (uint64_t i = 0; i < n[0] * n[2]; i++) {
-        head h = make_head(cpu, l, l->at[1], i / n[2], i % n[2]);
-        smp_matrix ds = square_of(&h, l->at[0]);
-
-        smp_product(false, false, h.seq, h.d, h.seq, h.scale, ds, h.k, false,
-                    place_of(l, 2, dqkv_place(&h, n, 0)), h.dtype, h.width);
-        smp_product(true, false, h.seq, h.d, h.seq, h.scale, ds, h.q,
-                    h.index % (n[2] / n[3]) > 0, place_of(l, 2, dqkv_place(&h, n, 1)),
-                    h.dtype, h.width);
-    }
 }

@@ -32,6 +32,7 @@ static float tanh_of(float x)
 
 #define GELU_A 0.79788456f /* sqrt(2 / pi) */
 #define GELU_B 0.044715f   /* [Hendrycks and Gimpel 2016] */
+#define SWIGLU_LIMIT 7.0f  /* gpt_oss's swiglu_limit */
 
 SMP_WIDE static void activate(float *y, const float *x, uint64_t n, smp_activation kind)
 {
@@ -61,6 +62,13 @@ SMP_WIDE static void activate(float *y, const float *x, uint64_t n, smp_activati
     case SMP_ACT_QUICK_GELU:
         for (uint64_t i = 0; i < n; i++) {
             y[i] = x[i] * sigmoid(1.702f * x[i]);
+        }
+        break;
+    case SMP_ACT_CLAMPED_SWIGLU: /* of the gate: modeling_gpt_oss.py */
+        for (uint64_t i = 0; i < n; i++) {
+            float g = x[i] < SWIGLU_LIMIT ? x[i] : SWIGLU_LIMIT;
+
+            y[i] = g * sigmoid(1.702f * g);
         }
         break;
     }
@@ -104,6 +112,13 @@ SMP_WIDE static void slope(float *s, const float *x, uint64_t n, smp_activation 
             s[i] = g * (1.0f + 1.702f * x[i] * (1.0f - g));
         }
         break;
+    case SMP_ACT_CLAMPED_SWIGLU:
+        for (uint64_t i = 0; i < n; i++) {
+            float g = sigmoid(1.702f * x[i]);
+
+            s[i] = x[i] < SWIGLU_LIMIT ? g * (1.0f + 1.702f * x[i] * (1.0f - g)) : 0.0f;
+        }
+        break;
     }
 }
 
@@ -139,6 +154,20 @@ void smp_cpu_activation_grad(const smp_cpu *cpu, const smp_launch *l)
     }
 }
 
+/* What the activated gate is multiplied by: in gpt_oss up in bounds plus 1. */
+static const float *shape_up(const smp_launch *l, const float *up, uint64_t n, float *to)
+{
+    if (l->task->dims[2] != SMP_ACT_CLAMPED_SWIGLU) {
+        return up;
+    }
+    for (uint64_t j = 0; j < n; j++) {
+        float x = up[j] < SWIGLU_LIMIT ? up[j] : SWIGLU_LIMIT;
+
+        to[j] = (x > -SWIGLU_LIMIT ? x : -SWIGLU_LIMIT) + 1.0f;
+    }
+    return to;
+}
+
 void smp_cpu_gated(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t ffn = l->task->dims[1];
@@ -151,6 +180,7 @@ void smp_cpu_gated(const smp_cpu *cpu, const smp_launch *l)
             float sg[CHUNK], su[CHUNK], y[CHUNK];
             const float *up = smp_row(l->at[0], t, (2 * row + 1) * ffn + i, n, su);
 
+            up = shape_up(l, up, n, su);
             activate(y, smp_row(l->at[0], t, 2 * row * ffn + i, n, sg), n,
                      (smp_activation)l->task->dims[2]);
             for (uint64_t j = 0; j < n; j++) {
@@ -167,16 +197,20 @@ static void gated_chunk_grad(const smp_launch *l, uint64_t row, uint64_t i, uint
     uint64_t ffn = l->task->dims[1], gate0 = 2 * row * ffn + i, up0 = gate0 + ffn;
     smp_dtype t = (smp_dtype)l->task->dtype;
     smp_activation kind = (smp_activation)l->task->dims[2];
-    float sg[CHUNK], su[CHUNK], sd[CHUNK], y[CHUNK], s[CHUNK];
+    float sg[CHUNK], su[CHUNK], sd[CHUNK], y[CHUNK], s[CHUNK], shaped[CHUNK];
     const float *dy = smp_row(l->at[0], t, row * ffn + i, n, sd);
     const float *gate = smp_row(l->at[1], t, gate0, n, sg);
-    const float *up = smp_row(l->at[1], t, up0, n, su);
+    const float *raw = smp_row(l->at[1], t, up0, n, su);
+    const float *up = shape_up(l, raw, n, shaped);
 
     activate(y, gate, n, kind);
     slope(s, gate, n, kind);
     for (uint64_t j = 0; j < n; j++) {
         s[j] *= dy[j] * up[j];
         y[j] *= dy[j];
+    }
+    for (uint64_t j = 0; j < n && kind == SMP_ACT_CLAMPED_SWIGLU; j++) {
+        y[j] = fabsf(raw[j]) < SWIGLU_LIMIT ? y[j] : 0.0f;
     }
     smp_store(l->at[2], t, gate0, s, n);
     smp_store(l->at[2], t, up0, y, n);
@@ -338,6 +372,46 @@ void smp_cpu_cast(const smp_cpu *cpu, const smp_launch *l)
 {
     (void)cpu;
     convert(l, (smp_dtype)l->task->dtype2, (smp_dtype)l->task->dtype);
+}
+
+/* ---- bounds ---- */
+
+void smp_cpu_clip(const smp_cpu *cpu, const smp_launch *l)
+{
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    float bound = (float)l->block->attention.clip;
+
+    (void)cpu;
+    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+        uint64_t n = least(CHUNK, l->task->dims[0] - i);
+        uint8_t *mask = (uint8_t *)l->at[1] + i;
+        float x[CHUNK];
+
+        smp_load(x, l->at[0], t, i, n);
+        for (uint64_t j = 0; j < n; j++) {
+            mask[j] = fabsf(x[j]) <= bound;
+            x[j] = mask[j] ? x[j] : copysignf(bound, x[j]);
+        }
+        smp_store(l->at[0], t, i, x, n);
+    }
+}
+
+void smp_cpu_clip_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    smp_dtype t = (smp_dtype)l->task->dtype;
+
+    (void)cpu;
+    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+        uint64_t n = least(CHUNK, l->task->dims[0] - i);
+        const uint8_t *mask = (const uint8_t *)l->at[1] + i;
+        float dx[CHUNK];
+
+        smp_load(dx, l->at[0], t, i, n);
+        for (uint64_t j = 0; j < n; j++) {
+            dx[j] = mask[j] ? dx[j] : 0.0f;
+        }
+        smp_store(l->at[0], t, i, dx, n);
+    }
 }
 
 void smp_cpu_fill(const smp_cpu *cpu, const smp_launch *l)

@@ -99,7 +99,9 @@ void smp_cpu_position(const smp_cpu *cpu, const smp_launch *l)
     float *scratch = smp_heap_alloc(hidden, sizeof *scratch);
 
     for (uint64_t i = 0; i < tokens; i++) {
-        uint64_t token = l->task->dims[3] + i, row = token % seq - smp_begin_of(cpu, l, token);
+        uint64_t token = l->task->dims[3] + i;
+        uint64_t row = token % seq - smp_begin_of(cpu, l, token)
+                       + cpu->rank->job->model->first_position;
 
         smp_store_add(l->at[1], t, i * hidden,
                       smp_row(l->at[0], t, row * hidden, hidden, scratch), hidden);
@@ -114,7 +116,9 @@ void smp_cpu_position_grad(const smp_cpu *cpu, const smp_launch *l)
 
     clear_unless_added(l, 1);
     for (uint64_t i = 0; i < tokens; i++) {
-        uint64_t token = l->task->dims[3] + i, row = token % seq - smp_begin_of(cpu, l, token);
+        uint64_t token = l->task->dims[3] + i;
+        uint64_t row = token % seq - smp_begin_of(cpu, l, token)
+                       + cpu->rank->job->model->first_position;
 
         smp_store_add(l->at[1], (smp_dtype)l->task->dtype2, row * hidden,
                       smp_row(l->at[0], (smp_dtype)l->task->dtype, i * hidden, hidden,

@@ -213,12 +213,15 @@ typedef struct smp_family {
     smp_norm_kind norm;
     bool norm_bias;
     bool gated;
+    bool clamped_swiglu;         /* whatever the activation's word is */
     smp_position_kind position;
     smp_windows windows;
     smp_norm_place norm_place;
     bool ignores_rope_scaling;   /* the library never looks at it */
-    bool rope_interleaved;       /* see smp_model */
-    double norm_offset;
+    bool rope_interleaved;       /* these: see smp_model */
+    double norm_offset, rope_local_theta;
+    bool alibi_over_root;
+    uint32_t first_position;
     const smp_key *keys;         /* ends with fact NONE */
     const smp_row *block, *root; /* in the order of smp_role; end with name NULL */
     const smp_refusal *refusals; /* ends with key NULL; may be NULL */

@@ -199,6 +199,9 @@ static void build_block(const smp_facts *all, unsigned flags, smp_arena *arena,
     if (facts->word[SMP_FACT_ACTIVATION]) {
         (void)smp_activation_find(facts->word[SMP_FACT_ACTIVATION], &block->mlp.activation);
     }
+    if (facts->family->clamped_swiglu) {
+        block->mlp.activation = SMP_ACT_CLAMPED_SWIGLU;
+    }
     if (flags & LAYER_EXPERTS) {
         build_moe(facts, block->mlp.activation, &block->moe);
     }
@@ -293,6 +296,8 @@ void smp_model_build(const smp_facts *facts, smp_model *model)
     model->embedding_dropout = v[SMP_FACT_EMBEDDING_DROPOUT];
     model->rope_interleaved = facts->family->rope_interleaved;
     model->norm_offset = facts->family->norm_offset;
+    model->alibi_over_root = facts->family->alibi_over_root;
+    model->first_position = facts->family->first_position;
     model->norm_eps = v[SMP_FACT_NORM_EPS];
     model->initializer_range = v[SMP_FACT_INIT];
     model->root = build_params(facts, facts->family->root, model->arena, &model->n_root);

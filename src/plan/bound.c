@@ -33,7 +33,10 @@ typedef struct mesh_key {
 } mesh_key;
 
 /* What the streams of parameters take in one round, and the root unit's part of it. */
-typedef struct traffic { int64_t gathers, scatters, sums, ends; } traffic;
+typedef struct traffic {
+    int64_t gathers, scatters, sums;
+    int64_t gathers_on[SMP_LINKS], reductions_on[SMP_LINKS], ends_on[SMP_LINKS];
+} traffic;
 
 /* The parameters of one share of the units: experts where several ranks split them, or all
  * others. */
@@ -286,7 +289,11 @@ static void add_traffic(const smp_bounds *bounds, const sizes *at, const smp_job
         sum->gathers += layers * gather;
         sum->scatters += layers * scatter;
         sum->sums += layers * sums;
-        sum->ends += kind == n_kind ? gather + scatter + sums : 0;
+        sum->gathers_on[shard.nodes > 1] += layers * gather;
+        sum->reductions_on[shard.nodes > 1] += layers * scatter;
+        sum->reductions_on[replica.nodes > 1] += layers * sums;
+        sum->ends_on[shard.nodes > 1] += kind == n_kind ? gather + scatter : 0;
+        sum->ends_on[replica.nodes > 1] += kind == n_kind ? sums : 0;
     }
 }
 
@@ -313,16 +320,81 @@ static smp_status need_traffic(smp_bounds *bounds, const smp_job *job, smp_error
     return SMP_OK;
 }
 
-/* Bound of everything that parameters need: see the head of this file. */
-static int64_t mesh_time(const smp_job *job, int64_t head_ps, const mesh_part *part)
+/* What collectives beside kernels cost where the profile says so. */
+typedef struct beside {
+    double kernel, collective; /* time beside the other over time alone, at least */
+    bool shared;               /* collectives share a link: its work adds up */
+} beside;
+
+static beside beside_of(const smp_profile *profile)
 {
+    static const smp_overlap_kind kernels[] = {SMP_OVERLAP_MATRIX, SMP_OVERLAP_MEMORY};
+    static const smp_overlap_kind links[] = {SMP_OVERLAP_IN_NODE, SMP_OVERLAP_BETWEEN};
+    const double one = 65536;
+    smp_overlap overlap;
+    beside out = {1, 1, false};
+    if (!smp_cost_overlap(profile, &overlap)) {
+        return out;
+    }
+    out = (beside){2, 2, true};
+    for (int k = 0; k < 2; k++) {
+        out.shared = out.shared && overlap.slow_q16[links[k]][links[k]] >= 2 * one;
+        for (int l = 0; l < 2; l++) {
+            const double slow = overlap.slow_q16[kernels[k]][links[l]] / one;
+            const double slowed = overlap.slow_q16[links[l]][kernels[k]] / one;
+            out.kernel = slow < out.kernel ? slow : out.kernel;
+            out.collective = slowed < out.collective ? slowed : out.collective;
+        }
+    }
+    return out;
+}
+
+/* By how much collectives of parameters delay the path that they run beside, at least.  A link
+ * does 1 / c of its work a second beside a kernel, however many collectives share it, and the
+ * kernel then does 1 / k, or 1 / k^2 with both links busy: the least delay has both busy as
+ * long as there is work for both.  Only beside collectives of the path on the other link is it
+ * free; beside those on the same link, and where nothing of the path runs, a second of work
+ * takes a second. */
+static int64_t delay_ps(const beside *b, const int64_t work_ps[SMP_LINKS],
+                        const int64_t free_ps[SMP_LINKS])
+{
+    double left[SMP_LINKS];
+    for (int l = 0; l < SMP_LINKS; l++) {
+        left[l] = work_ps[l] > free_ps[l] ? (double)(work_ps[l] - free_ps[l]) : 0;
+    }
+    const bool in_node = left[SMP_LINK_IN_NODE] < left[SMP_LINK_BETWEEN];
+    const double both = in_node ? left[SMP_LINK_IN_NODE] : left[SMP_LINK_BETWEEN];
+    const double most = in_node ? left[SMP_LINK_BETWEEN] : left[SMP_LINK_IN_NODE];
+    const double one = 1 - 1 / b->kernel;
+    const double two = 1 - 1 / (b->kernel * b->kernel);
+    /* rounding of rates and of durations: a millionth less */
+    return (int64_t)(b->collective * (two * both + one * (most - both)) * (1 - 1e-6));
+}
+
+/* Bound of everything that parameters need: see the head of this file. */
+static int64_t mesh_time(const smp_job *job, const smp_chain *chain, const mesh_part *part)
+{
+    const smp_settings *s = &job->settings;
     const traffic *sum = &part->traffic;
-    /* gathers too: what is reduced once may stay gathered over the step */
-    const int64_t rounds = job->settings.accumulation == SMP_ACCUMULATION_EVERY
-                               ? (int64_t)job->micro_batches
-                               : 1;
-    return larger(larger(head_ps + sum->ends + part->update_ps, sum->gathers * rounds),
-                  larger(sum->scatters * rounds, sum->sums * rounds));
+    const int64_t steps = (int64_t)job->micro_batches;
+    const int64_t reductions = s->accumulation == SMP_ACCUMULATION_EVERY ? steps : 1;
+    /* what is reduced once may stay gathered over the step */
+    const int64_t gathers = s->reshard_after_forward ? 2 * steps : reductions;
+    const beside b = beside_of(job->profile);
+    int64_t ends_ps = part->update_ps;
+    int64_t work_ps[SMP_LINKS];
+    int64_t free_ps[SMP_LINKS];
+    int64_t most = larger(sum->gathers * gathers,
+                          larger(sum->scatters * reductions, sum->sums * reductions));
+    for (int l = 0; l < SMP_LINKS; l++) {
+        const int other = SMP_LINKS - 1 - l;
+        work_ps[l] = sum->gathers_on[l] * gathers + sum->reductions_on[l] * reductions;
+        free_ps[l] = chain->link_ps[other] + sum->ends_on[other];
+        ends_ps += sum->ends_on[l];
+        most = b.shared ? larger(most, work_ps[l] + chain->link_ps[l]) : most;
+    }
+    return larger(chain->path_ps + ends_ps + (b.shared ? delay_ps(&b, work_ps, free_ps) : 0),
+                  most);
 }
 
 smp_status smp_bound_time(smp_bounds *bounds, const smp_job *job, bool mesh, smp_errors *errors,
@@ -330,19 +402,19 @@ smp_status smp_bound_time(smp_bounds *bounds, const smp_job *job, bool mesh, smp
 {
     const smp_settings *s = &job->settings;
     mesh_part *part = NULL;
-    if (!mesh) {
-        return smp_head_time(bounds->heads, job, NULL, errors, bound_ps_p);
-    }
-    int64_t head_ps = 0;
-    smp_status st = find_mesh(bounds, job, errors, &part);
+    smp_chain chain;
+    smp_status st = mesh ? find_mesh(bounds, job, errors, &part) : SMP_OK;
     if (st == SMP_OK) {
-        st = smp_head_time(bounds->heads, job, &part->experts, errors, &head_ps);
+        st = smp_head_chain(bounds->heads, job, mesh ? &part->experts : NULL, errors, &chain);
     }
-    if (st == SMP_OK && s->sharding == SMP_SHARDING_FULL && s->hybrid_shard_degree > 1) {
+    if (st != SMP_OK) {
+        return st;
+    }
+    *bound_ps_p = chain.path_ps;
+    if (mesh && s->sharding == SMP_SHARDING_FULL && s->hybrid_shard_degree > 1) {
         st = need_traffic(bounds, job, errors, part);
-        head_ps = st == SMP_OK ? mesh_time(job, head_ps, part) : 0;
+        *bound_ps_p = st == SMP_OK ? mesh_time(job, &chain, part) : 0;
     }
-    *bound_ps_p = head_ps;
     return st;
 }
 

@@ -196,29 +196,55 @@ static void init(walker *w, const smp_program *program, const int64_t *duration_
     w->links = SMP_ARENA_ARRAY(scratch, MOST_LINKS, link);
 }
 
-int64_t smp_chain_ps(const smp_program *program, const int64_t *duration_ps,
-                     uint64_t micro_batches, smp_arena *scratch)
+/* Time alone of the collectives of each segment, by link. */
+static int64_t *sum_links(const smp_program *program, const int64_t *duration_ps,
+                          smp_arena *scratch)
+{
+    int64_t *sums =
+        SMP_ARENA_ARRAY(scratch, (size_t)program->n_segment * SMP_LINKS, int64_t);
+    for (uint32_t s = 0; s < program->n_segment; s++) {
+        const smp_segment *segment = &program->segments[s];
+        for (uint32_t t = segment->task0; t < segment->task0 + segment->n_task; t++) {
+            const smp_task *task = &program->tasks[t];
+            if (task->comm != SMP_NO_COMM && smp_chain_has(task)) {
+                const bool between = program->comms[task->comm].placement.nodes > 1;
+                sums[s * SMP_LINKS + between] += duration_ps[t];
+            }
+        }
+    }
+    return sums;
+}
+
+void smp_chain_measure(const smp_program *program, const int64_t *duration_ps,
+                       uint64_t micro_batches, smp_arena *scratch, smp_chain *chain_p)
 {
     walker w;
     const smp_instance *before = NULL;
-    int64_t sum_ps = 0;
-    int64_t start_ps[3] = {0};
+    smp_chain sum = {0};
+    smp_chain start[3] = {{0}}; /* of each micro-batch */
+    const int64_t *links = sum_links(program, duration_ps, scratch);
     init(&w, program, duration_ps, scratch);
     for (uint32_t i = 0; i < program->n_instance; i++) {
         const smp_instance *it = &program->order[i];
         if (w.anchor[it->segment] == NONE) {
             continue;
         }
-        if (before) {
-            sum_ps += link_ps(&w, before, it);
-        }
+        sum.path_ps += before ? link_ps(&w, before, it) : 0;
         if (!before || it->micro_batch != before->micro_batch) {
-            start_ps[it->micro_batch] = sum_ps;
+            start[it->micro_batch] = sum;
+        }
+        for (int l = 0; l < SMP_LINKS; l++) {
+            sum.link_ps[l] += links[it->segment * SMP_LINKS + l];
         }
         before = it;
     }
+    sum.path_ps += before ? tail_ps(&w, before) : 0;
     if (micro_batches > program->micro_batches) {
-        sum_ps += (start_ps[2] - start_ps[1]) * (int64_t)(micro_batches - 3);
+        const int64_t more = (int64_t)(micro_batches - 3);
+        sum.path_ps += (start[2].path_ps - start[1].path_ps) * more;
+        for (int l = 0; l < SMP_LINKS; l++) {
+            sum.link_ps[l] += (start[2].link_ps[l] - start[1].link_ps[l]) * more;
+        }
     }
-    return before ? sum_ps + tail_ps(&w, before) : 0;
+    *chain_p = sum;
 }

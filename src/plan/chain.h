@@ -19,10 +19,19 @@
 /* Whether a task can be on the path: products, norms and the like of forward and backward,
  * and collectives of tensor and expert ranks; what depends on sharding is not. */
 bool smp_chain_has(const smp_task *task);
-/* Time of the path for a step of `micro_batches`; the program has the same job's first three,
- * or all if they are fewer.  It needs no memory plan and no waits.  duration_ps: by task;
- * those that the path does not have are not read. */
-int64_t smp_chain_ps(const smp_program *program, const int64_t *duration_ps,
-                     uint64_t micro_batches, smp_arena *scratch);
+/* Links that a collective can use. */
+typedef enum smp_link { SMP_LINK_IN_NODE, SMP_LINK_BETWEEN, SMP_LINKS } smp_link;
+
+typedef struct smp_chain {
+    int64_t path_ps;
+    /* time alone of all collectives that can be on the path, whether they are or not */
+    int64_t link_ps[SMP_LINKS];
+} smp_chain;
+
+/* The path of a step of `micro_batches`; the program has the same job's first three, or all if
+ * they are fewer.  It needs no memory plan and no waits.  duration_ps: by task; those that
+ * the path does not have are not read. */
+void smp_chain_measure(const smp_program *program, const int64_t *duration_ps,
+                       uint64_t micro_batches, smp_arena *scratch, smp_chain *chain_p);
 
 #endif

@@ -71,13 +71,9 @@ smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors, smp_report
     smp_step *step = NULL;
     smp_simulation *simulation = NULL;
     const smp_job expected = with_expected_rows(job);
-    smp_status st = simulate(&expected, errors, &step, &simulation);
+    const smp_status st = simulate(&expected, errors, &step, &simulation);
     if (st == SMP_OK) {
         *report_p = *smp_simulation_report(simulation);
-        report_p->alone_ps = report_p->step_ps;
-        if (simulation->overlaps) {
-            st = smp_simulation_alone(simulation, errors, &report_p->alone_ps);
-        }
         smp_simulation_destroy(simulation);
         smp_step_destroy(step);
     }
@@ -166,7 +162,7 @@ static int64_t host_ps(const smp_simulation *simulation, uint64_t micro_batch)
 static bool is_steady(const smp_simulation *simulation, uint64_t n, int64_t *shift_p)
 {
     bool any = false;
-    return repeats(simulation, n - 3, &any, shift_p) &&
+    return n >= FEWEST && repeats(simulation, n - 3, &any, shift_p) &&
            repeats(simulation, n - 2, &any, shift_p) &&
            host_ps(simulation, n - 2) <= *shift_p;
 }
@@ -229,10 +225,19 @@ static void extend(smp_report *report, const smp_report *fewer, const smp_job *j
     }
 }
 
-/* Simulates n micro-batches; *steady_p says whether the middle ones repeat, each *shift_ps_p
- * after the one before; alone_ps of the report is that of all micro-batches. */
-static smp_status try_micro_batches(const smp_job *job, uint64_t n, smp_errors *errors,
-                                    smp_report *report_p, bool *steady_p, int64_t *shift_ps_p)
+/* A simulated step whose middle micro-batches may repeat, each `shift_ps` after the one
+ * before. */
+typedef struct trial {
+    smp_report report;
+    bool steady;
+    int64_t shift_ps;
+    /* the same where nothing slows anything */
+    int64_t alone_ps, alone_shift_ps;
+} trial;
+
+/* Simulates n micro-batches; `alone`: once more as if nothing slowed anything. */
+static smp_status try_micro_batches(const smp_job *job, uint64_t n, bool alone,
+                                    smp_errors *errors, trial *out)
 {
     const smp_job fewer = with_micro_batches(job, n);
     smp_step *step = NULL;
@@ -241,53 +246,57 @@ static smp_status try_micro_batches(const smp_job *job, uint64_t n, smp_errors *
     if (st != SMP_OK) {
         return st;
     }
-    *report_p = *smp_simulation_report(simulation);
-    *steady_p = is_steady(simulation, n, shift_ps_p);
-    int64_t alone_shift_ps = *shift_ps_p;
-    report_p->alone_ps = report_p->step_ps;
-    if (*steady_p && simulation->overlaps) {
-        st = smp_simulation_alone(simulation, errors, &report_p->alone_ps);
-        *steady_p = st == SMP_OK && is_steady(simulation, n, &alone_shift_ps);
+    *out = (trial){.report = *smp_simulation_report(simulation)};
+    out->steady = is_steady(simulation, n, &out->shift_ps);
+    out->alone_ps = out->report.step_ps;
+    out->alone_shift_ps = out->shift_ps;
+    if (alone && simulation->overlaps) {
+        st = smp_simulation_alone(simulation, errors, &out->alone_ps);
+        if (!is_steady(simulation, n, &out->alone_shift_ps)) {
+            out->alone_shift_ps = 0; /* more micro-batches end no earlier */
+        }
     }
-    report_p->alone_ps += alone_shift_ps * (int64_t)(job->micro_batches - n);
     smp_simulation_destroy(simulation);
     smp_step_destroy(step);
     return st;
 }
 
 smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
-                        smp_report *report_p, uint64_t *micro_batches_p)
+                        smp_report *report_p, int64_t *alone_ps_p, uint64_t *micro_batches_p)
 {
-    for (uint64_t n = FEWEST; n < job->micro_batches; n *= 2) {
-        smp_report report;
-        bool steady = false;
-        int64_t shift_ps = 0;
-        smp_status st = try_micro_batches(job, n, errors, &report, &steady, &shift_ps);
+    const bool alone = alone_ps_p != NULL;
+    uint64_t n = FEWEST < job->micro_batches ? FEWEST : job->micro_batches;
+    trial last;
+    for (;;) {
+        const smp_status st = try_micro_batches(job, n, alone, errors, &last);
         if (st != SMP_OK) {
             return st;
         }
-        if (!steady) {
-            continue;
+        if (last.steady || n == job->micro_batches) {
+            break;
         }
+        n = 2 * n < job->micro_batches ? 2 * n : job->micro_batches;
+    }
+    if (n < job->micro_batches) {
         smp_report fewer;
         if (parts) {
             const smp_job less = with_micro_batches(job, n - 1);
-            st = smp_evaluate_fully(&less, errors, &fewer);
+            const smp_status st = smp_evaluate_fully(&less, errors, &fewer);
             if (st != SMP_OK) {
                 return st;
             }
         }
-        extend(&report, parts ? &fewer : NULL, job, n, shift_ps);
-        *report_p = report;
-        if (micro_batches_p) {
-            *micro_batches_p = n;
-        }
-        return SMP_OK;
+        extend(&last.report, parts ? &fewer : NULL, job, n, last.shift_ps);
+        last.alone_ps += last.alone_shift_ps * (int64_t)(job->micro_batches - n);
+    }
+    *report_p = last.report;
+    if (alone) {
+        *alone_ps_p = last.alone_ps;
     }
     if (micro_batches_p) {
-        *micro_batches_p = job->micro_batches;
+        *micro_batches_p = n;
     }
-    return smp_evaluate_fully(job, errors, report_p);
+    return SMP_OK;
 }
 
 uint64_t smp_memory_limit(const smp_report *report, double margin_frac)

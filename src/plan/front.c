@@ -5,9 +5,10 @@
  * Meshes are taken in the order of their bound on time.  A point may be left out when a
  * simulated one that fits is no slower than the point's bound of time and needs no more than
  * its bound of memory: it is then no worse than the point, whatever that is.  Leaves save
- * memory and never time, so the time of a mesh's first leaf is a bound of all its others:
- * first leaves are simulated in a first pass, which also makes the front that the second pass
- * prunes with.  On one number of GPUs cost is proportional to time.
+ * memory and never time, slowdowns by what runs beside a kernel apart, so the time without
+ * them of a mesh's first leaf is a bound of its others.  First leaves are simulated in a first
+ * pass, which makes the front that the second pass prunes with.  On one number of GPUs cost is
+ * proportional to time.
  */
 #include "config.h"
 
@@ -127,18 +128,17 @@ static void add_stair(finder *f, int64_t step_ps, uint64_t peak_bytes)
 }
 
 static smp_status price(finder *f, const smp_point *point, const smp_job *job,
-                        int64_t *step_ps_p)
+                        int64_t *bound_ps_p)
 {
     smp_plan *plan = f->plan;
     smp_front_point p = {.found = {.job = *job}};
     smp_report *report = &p.found.report;
-    const smp_status st = smp_evaluate(job, false, f->errors, report, NULL);
+    const smp_status st = smp_evaluate(job, false, f->errors, report, bound_ps_p, NULL);
     if (st != SMP_OK) {
         return st;
     }
     p.found.code = smp_plan_space_code(f->space, point);
     plan->front_evaluated++;
-    *step_ps_p = report->step_ps;
     const bool fits = smp_report_fits(report, plan->options.margin_frac) &&
                       report->memory.peak_bytes <= f->limit_bytes;
     SMP_GROW(plan->spots, plan->n_spot, plan->spot_room);
@@ -155,7 +155,7 @@ static smp_status price(finder *f, const smp_point *point, const smp_job *job,
 }
 
 /* Simulates a point unless its bounds show that it is not on the front; *bound_ps_p becomes
- * its time where it was simulated. */
+ * the bound of what it dominates where it was simulated. */
 static smp_status visit(finder *f, const smp_point *point, int64_t *bound_ps_p)
 {
     smp_job job;
@@ -221,7 +221,8 @@ static smp_status visit_others(finder *f, const part *p)
 {
     smp_point point = p->first;
     while (smp_plan_space_next(f->space, &point, SMP_DIM_LEAF, SMP_DIMS)) {
-        int64_t bound_ps = smp_point_dominates(&p->first, &point) ? p->first_ps : p->bound_ps;
+        const bool slower = smp_point_dominates(&p->first, &point);
+        int64_t bound_ps = slower ? p->first_ps : p->bound_ps;
         const smp_status st = visit(f, &point, &bound_ps);
         if (st != SMP_OK) {
             return st;
@@ -259,7 +260,7 @@ const char *smp_front_name(const smp_job *job, char text[96])
     char experts[24] = "";
     (void)smp_settings_get(s, "checkpointing", checkpointing, sizeof checkpointing);
     if (s->offload) {
-        snprintf(offload, sizeof offload, " offload %u", s->activation_loading_horizon);
+        snprintf(offload, sizeof offload, " off %u", s->activation_loading_horizon);
     }
     if (s->expert_parallel_degree > 1) {
         snprintf(experts, sizeof experts, " ep %u", s->expert_parallel_degree);
@@ -268,4 +269,13 @@ const char *smp_front_name(const smp_job *job, char text[96])
              s->hybrid_shard_degree, s->micro_batch, checkpointing, offload,
              s->reshard_after_forward ? "" : " kept");
     return text;
+}
+
+size_t smp_front_pick(const smp_front *front, size_t picked[SMP_FRONT_PICKED])
+{
+    const size_t n = front->n < SMP_FRONT_PICKED ? front->n : SMP_FRONT_PICKED;
+    for (size_t i = 0; i < n; i++) {
+        picked[i] = n > 1 ? i * (front->n - 1) / (n - 1) : 0;
+    }
+    return n;
 }

@@ -20,5 +20,9 @@ SMP_CHECK smp_status smp_front_find(smp_plan *plan, smp_bounds *bounds, const sm
                                     smp_errors *errors);
 /* A few words for a configuration: "tp 8 shard 16 mb 1 first:94". */
 const char *smp_front_name(const smp_job *job, char text[96]);
+/* As many as a table or a plot can name, evenly over the front with both ends: their places,
+ * and how many. */
+enum { SMP_FRONT_PICKED = 20 };
+size_t smp_front_pick(const smp_front *front, size_t picked[SMP_FRONT_PICKED]);
 
 #endif

@@ -43,7 +43,7 @@ typedef struct time_key {
 
 typedef struct head_time {
     time_key key;
-    int64_t ps;
+    smp_chain chain;
 } head_time;
 
 struct smp_heads {
@@ -229,8 +229,9 @@ static void price(smp_heads *heads, const smp_job *job, const smp_placement *exp
     }
 }
 
-smp_status smp_head_time(smp_heads *heads, const smp_job *job, const smp_placement *experts,
-                         smp_errors *errors, int64_t *time_ps_p)
+smp_status smp_head_chain(smp_heads *heads, const smp_job *job,
+                          const smp_placement *experts, smp_errors *errors,
+                          smp_chain *chain_p)
 {
     time_key key;
     bool is_new = false;
@@ -252,9 +253,10 @@ smp_status smp_head_time(smp_heads *heads, const smp_job *job, const smp_placeme
         int64_t *duration_ps =
             SMP_ARENA_ARRAY(heads->arena, heads->program->n_task, int64_t);
         price(heads, job, experts, duration_ps);
-        at->ps = smp_chain_ps(heads->program, duration_ps, job->micro_batches, heads->arena);
+        smp_chain_measure(heads->program, duration_ps, job->micro_batches, heads->arena,
+                          &at->chain);
         smp_arena_reset(heads->arena, mark);
     }
-    *time_ps_p = at->ps;
+    *chain_p = at->chain;
     return SMP_OK;
 }

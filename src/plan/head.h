@@ -7,6 +7,7 @@
 #define SMP_PLAN_HEAD_H
 
 #include "cost/cost.h"
+#include "plan/chain.h"
 
 typedef struct smp_heads smp_heads; /* memoised */
 smp_heads *smp_heads_create(void);
@@ -16,10 +17,10 @@ void smp_heads_destroy(smp_heads *heads);
  * has of them. */
 SMP_CHECK smp_status smp_head_stacks(smp_heads *heads, const smp_job *job, smp_errors *errors,
                                      uint64_t *bytes_p, uint64_t *full_layer_bytes_p);
-/* Time of the path where the expert group lies as `experts` says; NULL: exchanges between
- * expert ranks take no time. */
-SMP_CHECK smp_status smp_head_time(smp_heads *heads, const smp_job *job,
-                                   const smp_placement *experts, smp_errors *errors,
-                                   int64_t *time_ps_p);
+/* The path where the expert group lies as `experts` says; NULL: exchanges between expert ranks
+ * take no time. */
+SMP_CHECK smp_status smp_head_chain(smp_heads *heads, const smp_job *job,
+                                    const smp_placement *experts, smp_errors *errors,
+                                    smp_chain *chain_p);
 
 #endif

@@ -12,7 +12,8 @@
  * The digits fall into three levels.  The head decides what the compute and tensor streams
  * do; the mesh adds how parameters are sharded; the leaf adds settings that save memory and
  * never time.  Values of a leaf digit are ordered by speed, so that a point whose leaf
- * digits are all at most those of another, the rest being equal, is never slower.
+ * digits are all at most those of another, the rest being equal, is never slower where tasks
+ * that run beside each other do not slow each other down: its time alone is a bound.
  */
 #ifndef SMP_PLAN_PLAN_H
 #define SMP_PLAN_PLAN_H
@@ -69,7 +70,7 @@ bool smp_plan_space_mesh(const smp_plan_space *space, const smp_point *point, sm
 bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
                          const smp_job *mesh, smp_job *job_p);
 /* Digits of `a` say the same or less memory saving than those of `b`, the rest equal: then
- * the program of `a` is never slower. */
+ * the step of `b` takes no less than that of `a` where nothing slows anything. */
 bool smp_point_dominates(const smp_point *a, const smp_point *b);
 
 /* Bounds. */
@@ -88,11 +89,13 @@ SMP_CHECK smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job, bo
 uint32_t smp_expert_shards(const smp_settings *settings);
 
 /* Exact step time and memory of a resolved job.  Simulates few micro-batches and extends
- * them when each repeats the one before it shifted in time (evaluate.c); `micro_batches_p`,
- * which may be NULL, says how many were simulated.  Time parts are exact when `parts`;
- * otherwise they are those of what was simulated. */
+ * them when each repeats the one before it shifted in time (evaluate.c).  Time parts are exact
+ * when `parts`; otherwise they are those of what was simulated.  Both outputs may be NULL:
+ * `alone_ps_p` a lower bound of the step where nothing slows anything, exact where it repeats;
+ * `micro_batches_p` how many were simulated. */
 SMP_CHECK smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
-                                  smp_report *report_p, uint64_t *micro_batches_p);
+                                  smp_report *report_p, int64_t *alone_ps_p,
+                                  uint64_t *micro_batches_p);
 /* The same by simulating everything. */
 SMP_CHECK smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors,
                                         smp_report *report_p);

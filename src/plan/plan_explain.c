@@ -507,7 +507,7 @@ static smp_status explain_one(smp_plan *plan, const struct neighbour *neighbour,
     if (is_known(plan, &n)) {
         return SMP_OK;
     }
-    const smp_status st = smp_evaluate(&other.job, true, errors, &other.report, NULL);
+    const smp_status st = smp_evaluate(&other.job, true, errors, &other.report, NULL, NULL);
     if (st != SMP_OK) {
         return st;
     }

@@ -7,6 +7,7 @@
  */
 #include "config.h"
 
+#include "plan/front.h"
 #include "plan/plan_text.h"
 
 #include "base/numeric.h"
@@ -257,7 +258,59 @@ static void put_plans(const smp_plan *plan, FILE *stream)
         found[i] = &plan->found[i];
     }
     smp_put_settings(found, plan->n_found, stream);
+    smp_put_front(&plan->front, plan->job.cluster->currency, false, stream);
     smp_put_why(plan, stream);
+}
+
+void smp_put_front(const smp_front *front, const char *currency, bool run, FILE *stream)
+{
+    size_t picked[SMP_FRONT_PICKED];
+    const size_t n = smp_front_pick(front, picked);
+    char price[32];
+    if (front->n == 0) {
+        return;
+    }
+    snprintf(price, sizeof price, run ? "%s" : "%s/1e9 tok", currency ? currency : "cost");
+    fprintf(stream, "\nFront: nothing else is as good in time, memory and cost (%zu of %zu)\n"
+            " # %5s %10s %10s %13s  %s\n", n, front->n, "GPUs", run ? "run" : "step", "peak",
+            price, "settings");
+    for (size_t i = 0; i < n; i++) {
+        const smp_front_point *p = &front->at[picked[i]];
+        const double cost = run ? p->cost : p->found.report.cost_per_billion_tokens;
+        char name[96];
+        char money[24] = "-";
+        if (cost > 0 && currency) {
+            snprintf(money, sizeof money, "%.2f", cost);
+        }
+        fprintf(stream, " %c %5u %10s %10s %13s  %.34s\n", (char)('a' + i), p->found.job.world,
+                smp_show_seconds(p->time_s), smp_show_bytes(p->peak_bytes), money,
+                smp_front_name(&p->found.job, name));
+    }
+}
+
+void smp_out_front(smp_json_out *out, const smp_front *front, bool run)
+{
+    smp_out_array(out, "front");
+    for (size_t i = 0; i < front->n; i++) {
+        const smp_front_point *p = &front->at[i];
+        char name[96];
+        smp_out_object(out, NULL);
+        smp_out_string(out, "name", smp_front_name(&p->found.job, name));
+        smp_out_string(out, "cluster", p->found.job.cluster->name);
+        smp_out_u64(out, "gpus", p->found.job.world);
+        smp_out_double(out, "step_time_s", p->found.report.step_time_s);
+        smp_out_u64(out, "peak_bytes", p->peak_bytes);
+        smp_out_double(out, "cost_per_billion_tokens",
+                       p->found.report.cost_per_billion_tokens > 0
+                           ? p->found.report.cost_per_billion_tokens : (double)NAN);
+        if (run) {
+            smp_out_double(out, "days", p->time_s / 86400);
+            smp_out_double(out, "cost", p->cost);
+        }
+        smp_out_settings(out, "settings", &p->found.job.settings);
+        smp_out_end_object(out);
+    }
+    smp_out_end_array(out);
 }
 
 static void put_nearest(const smp_plan *plan, FILE *stream)
@@ -395,6 +448,9 @@ static void print_json(const smp_plan *plan, FILE *stream)
     }
     smp_out_end_array(&out);
     smp_out_why(&out, plan);
+    if (plan->options.front) {
+        smp_out_front(&out, &plan->front, false);
+    }
     if (plan->has_nearest) {
         out_nearest(&out, plan);
     }

@@ -24,6 +24,9 @@ void smp_out_found(smp_json_out *out, const char *key, const smp_found *found);
 /* Why the neighbours of the first plan lose. */
 void smp_put_why(const smp_plan *plan, FILE *stream);
 void smp_out_why(smp_json_out *out, const smp_plan *plan);
+/* The front, at most 20 of it; `run`: time and cost are those of a whole run. */
+void smp_put_front(const smp_front *front, const char *currency, bool run, FILE *stream);
+void smp_out_front(smp_json_out *out, const smp_front *front, bool run);
 /* The members of a "search" object. */
 void smp_out_search(smp_json_out *out, const smp_search_info *info, bool timing);
 /* Of the step, communication and copies that compute waits for. */

@@ -6,7 +6,7 @@
  * fewer memory savers wins.  A heap holds parts of the space by their bounds on that rank:
  * heads, then (head, mesh), then points.  The lowest part is taken; a part is split, a point
  * is simulated.  A point whose bound on memory is over the limit is dropped; one that a
- * simulated point dominates takes that point's time as its bound.  When the lowest part
+ * simulated point dominates takes that point's time alone as its bound.  When the lowest part
  * cannot rank before the last of the plans kept, nothing that is left can: the plans are the
  * best of the whole space (gap 0), the same as without pruning.
  */
@@ -39,7 +39,7 @@ typedef struct heap { item *items; size_t n, room; } heap;
  * without slowdowns by overlap is monotonic, so only that bounds what the point dominates. */
 typedef struct timed {
     smp_point point;
-    int64_t alone_ps;
+    int64_t alone_ps; /* where nothing slows anything */
     smp_found found; /* with a job and a report where it fits the whole memory */
 } timed;
 
@@ -105,6 +105,18 @@ static item heap_pop(heap *h)
     }
     h->items[i] = last;
     return top;
+}
+
+/* By how much whole models on every rank, which delayed_init=false makes first, are over the
+ * memory of a host, whatever the other settings: no configuration has a smaller excess. */
+static uint64_t host_excess(const smp_job *job)
+{
+    const smp_cluster *cluster = job->cluster;
+    const uint32_t ranks =
+        cluster->gpus < cluster->gpus_per_node ? cluster->gpus : cluster->gpus_per_node;
+    const uint64_t bytes = smp_mul(smp_mul(4, smp_model_parameters(job->model)), ranks);
+    const uint64_t there = (uint64_t)cluster->host_memory_bytes.value;
+    return !job->settings.delayed_init && bytes > there ? bytes - there : 0;
 }
 
 /* ----------------------------------------------------------------- the plans */
@@ -194,7 +206,9 @@ static smp_status price(search *s, const smp_point *point, const smp_job *job)
 {
     smp_plan *plan = s->plan;
     smp_found candidate = {.job = *job, .code = smp_plan_space_code(s->space, point)};
-    const smp_status st = smp_evaluate(job, false, s->errors, &candidate.report, NULL);
+    int64_t alone_ps = 0;
+    const smp_status st =
+        smp_evaluate(job, false, s->errors, &candidate.report, &alone_ps, NULL);
     if (st != SMP_OK) {
         return st;
     }
@@ -204,7 +218,7 @@ static smp_status price(search *s, const smp_point *point, const smp_job *job)
         candidate.report.step_ps, candidate.report.memory.peak_bytes,
         smp_report_fits(&candidate.report, plan->options.margin_frac)};
     SMP_GROW(s->timed, s->n_timed, s->timed_room);
-    s->timed[s->n_timed] = (timed){*point, candidate.report.alone_ps, candidate};
+    s->timed[s->n_timed] = (timed){*point, alone_ps, candidate};
     keep_if_fits(s, &s->timed[s->n_timed++]);
     report_progress(s);
     return SMP_OK;
@@ -212,7 +226,7 @@ static smp_status price(search *s, const smp_point *point, const smp_job *job)
 
 /* -------------------------------------------------------------------- parts */
 
-/* The time of the slowest simulated point that dominates this one; 0: none does. */
+/* A bound by the simulated points that dominate this one; 0: none does. */
 static int64_t dominating_ps(const search *s, const smp_point *point)
 {
     int64_t most = 0;
@@ -434,7 +448,9 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     const uint64_t points = count_points(s.space);
     plan->info.enumerated += points;
     const uint64_t before = plan->info.evaluated;
-    smp_status st = plan->options.prune ? best_first(&s) : every_point(&s);
+    smp_status st = !plan->options.prune       ? every_point(&s)
+                    : host_excess(job) > 0 ? SMP_OK /* nothing fits */
+                                               : best_first(&s);
     merge(&s);
     if (st == SMP_OK && plan->options.front) {
         st = smp_front_find(plan, bounds, job, errors);
@@ -569,11 +585,13 @@ static bool is_leaner(const lean *a, const lean *b)
     return peak_a != peak_b ? peak_a < peak_b : a->found.code < b->found.code;
 }
 
-/* Simulates lean points in the order of their bounds, until none can lack less. */
+/* Simulates lean points in the order of their bounds, until none can lack less; what lacks in
+ * host memory for any point is the least there is. */
 static smp_status try_lean(const smp_plan *plan, const smp_plan_space *space,
                            const lean_items *all, smp_errors *errors, lean *best)
 {
-    for (size_t i = 0; i < all->n && best->excess_bytes > 0; i++) {
+    const uint64_t least = host_excess(space->job);
+    for (size_t i = 0; i < all->n && best->excess_bytes > least; i++) {
         lean candidate = {.found.code = all->items[i].code, .any = true};
         smp_found *found = &candidate.found;
         if (all->items[i].excess_bytes > best->excess_bytes) {
@@ -582,7 +600,8 @@ static smp_status try_lean(const smp_plan *plan, const smp_plan_space *space,
         if (!smp_plan_space_job(space, &all->items[i].point, &found->job)) {
             continue;
         }
-        const smp_status st = smp_evaluate(&found->job, false, errors, &found->report, NULL);
+        const smp_status st = smp_evaluate(&found->job, false, errors, &found->report, NULL,
+                                           NULL);
         if (st != SMP_OK) {
             return st;
         }

@@ -356,7 +356,7 @@ static bool places_well(const smp_plan_space *space, const smp_point *point)
     if (cluster->gpus / tensor % shard != 0 || (nested && shard % expert != 0)) {
         return false;
     }
-    if (given(space->job, "rank_order") || nested == other) {
+    if (smp_key_given(&space->job->settings, SMP_KEY_RANK_ORDER) || nested == other) {
         return respects_nodes(cluster, tensor, shard);
     }
     return respects_nodes(cluster, 1, before) &&
@@ -381,9 +381,7 @@ static bool is_copy_mesh(const smp_plan_space *space, const smp_point *point,
     const uint32_t expert = s->expert_parallel_degree;
     const uint32_t shard = s->hybrid_shard_degree / (nested ? expert : 1);
     return (s->tensor_parallel_degree == 1 && point->digit[SMP_DIM_SEQUENCE] > 0) ||
-           ((expert == 1 || shard == 1) && point->digit[SMP_DIM_ORDER] > 0) ||
-           (expert == 1 && point->digit[SMP_DIM_LAYOUT] > 0) ||
-           (expert == 1 && point->digit[SMP_DIM_EXCHANGE] > 0) ||
+           (shard == 1 && point->digit[SMP_DIM_ORDER] > 0) ||
            (job->micro_batches == 1 && point->digit[SMP_DIM_ACCUMULATION] > 0) ||
            /* the stack has only one way */
            (uint32_t)s->accumulation != choice_value(space, point, SMP_DIM_ACCUMULATION) ||
@@ -427,9 +425,20 @@ static size_t groups_code(const smp_plan_space *space, const smp_point *point)
     return code;
 }
 
+/* Known before any rule is tried: with all experts on each rank there is nothing to lay out. */
+static bool lays_out_nothing(const smp_plan_space *space, const smp_point *point)
+{
+    return choice_value(space, point, SMP_DIM_EXPERT) == 1 &&
+           (point->digit[SMP_DIM_LAYOUT] > 0 || point->digit[SMP_DIM_EXCHANGE] > 0 ||
+            point->digit[SMP_DIM_ORDER] > 0);
+}
+
 /* The resolved job of a point whose leaf digits count as 0. */
 static bool try_mesh(const smp_plan_space *space, const smp_point *point, smp_job *job_p)
 {
+    if (lays_out_nothing(space, point)) {
+        return false;
+    }
     if (!space->pinned[SMP_DIM_SHARD] && !places_well(space, point)) {
         return false;
     }

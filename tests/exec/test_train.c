@@ -181,6 +181,20 @@ static void memory_is_what_was_planned(void **state)
     }
 }
 
+static void other_software_is_refused(void **state)
+{
+    tiny t;
+
+    (void)state;
+    tiny_open(&t, TINY_LLAMA, 2, 16, 2);
+    tiny_set(&t, "stack=megatron");
+    check_ok(smp_job_resolve(&t.job, t.errors), t.errors);
+    check_fails(smp_exec_run(&t.job, &t.options, t.errors, &t.result), SMP_INPUT, t.errors,
+                "stack megatron: a plan for other software is simulated, not executed; legal "
+                "here: native");
+    tiny_close(&t);
+}
+
 static void wrong_data_are_refused(void **state)
 {
     static const char far[] = "ABC\xff AND SO ON, ENOUGH OF IT FOR SEQUENCES OF SIXTEEN";
@@ -252,6 +266,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(dropout_knows_no_layout),
     cmocka_unit_test(seeds_follow_the_rule),
     cmocka_unit_test(memory_is_what_was_planned),
+    cmocka_unit_test(other_software_is_refused),
     cmocka_unit_test(wrong_data_are_refused),
     cmocka_unit_test(a_lost_loss_ends_the_run),
     cmocka_unit_test(schedules_follow_their_formulas),

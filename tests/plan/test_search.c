@@ -27,7 +27,7 @@ static samples simulate_all(const small *s, const smp_plan_space *space)
     return all;
 }
 
-static void settings_text(const smp_settings *settings, char text[2048])
+static void settings_text(const smp_settings *settings, char text[4096])
 {
     size_t n = 0;
     size_t used = 0;
@@ -35,8 +35,8 @@ static void settings_text(const smp_settings *settings, char text[2048])
     for (size_t i = 0; i < n; i++) {
         char value[96];
         assert_true(smp_settings_get(settings, table[i].key, value, sizeof value));
-        used += (size_t)snprintf(text + used, 2048 - used, "%s=%s ", table[i].key, value);
-        assert_true(used < 2048);
+        used += (size_t)snprintf(text + used, 4096 - used, "%s=%s ", table[i].key, value);
+        assert_true(used < 4096);
     }
 }
 
@@ -50,7 +50,7 @@ static void test_space(void **state)
         small_pin(&s, "micro_batch=1");
         small_pin(&s, "optimizer=sgd");
         smp_plan_space *space = smp_plan_space_create(&s.job);
-        char (*seen)[2048] = smp_heap_alloc(20000, 2048);
+        char (*seen)[4096] = smp_heap_alloc(20000, 4096);
         size_t n = 0;
         smp_point point = {{0}};
         uint64_t last_code = 0;
@@ -153,7 +153,7 @@ static void test_evaluate(void **state)
             smp_report quick;
             smp_report full;
             uint64_t simulated = 0;
-            check_ok(smp_evaluate(&job, true, s.errors, &quick, &simulated), s.errors);
+            check_ok(smp_evaluate(&job, true, s.errors, &quick, NULL, &simulated), s.errors);
             check_ok(smp_evaluate_fully(&job, s.errors, &full), s.errors);
             check_equal_reports(&quick, &full);
             extended += simulated < job.micro_batches;
@@ -183,12 +183,16 @@ static void test_bounds(void **state)
             check_ok(smp_bound_time(bounds, &a->job, true, s.errors, &mesh), s.errors);
             check_ok(smp_bound_memory(bounds, &a->job, true, s.errors, &bytes), s.errors);
             assert_true(head > 0 && head <= mesh);
-            assert_true(mesh <= a->report.alone_ps);
-            assert_true(a->report.alone_ps <= a->report.step_ps);
+            assert_true(mesh <= a->report.step_ps);
             assert_true(bytes <= a->report.memory.peak_bytes);
+            int64_t alone = 0;
+            smp_report report;
+            check_ok(smp_evaluate(&a->job, false, s.errors, &report, &alone, NULL), s.errors);
+            check_i64(report.step_ps, a->report.step_ps);
+            assert_true(alone <= a->report.step_ps);
             for (size_t j = 0; j < all.n; j++) {
                 assert_true(!smp_point_dominates(&a->point, &all.at[j].point) ||
-                            a->report.alone_ps <= all.at[j].report.alone_ps);
+                            alone <= all.at[j].report.step_ps);
             }
         }
         free(all.at);
@@ -262,8 +266,8 @@ static void test_brute_force(void **state)
         smp_plan *plan = search(&s, true, 3);
         const smp_search_info *info = smp_plan_search_info(plan);
         check_i64(smp_plan_report(plan, 0)->step_ps, best->report.step_ps);
-        char found[2048];
-        char expected[2048];
+        char found[4096];
+        char expected[4096];
         settings_text(&smp_plan_job(plan, 0)->settings, found);
         settings_text(&best->job.settings, expected);
         check_text(found, expected);
@@ -292,8 +296,8 @@ static void test_no_prune(void **state)
         check_u64(smp_plan_count(a), smp_plan_count(b));
         check_u64(smp_plan_search_info(b)->pruned, 0);
         for (size_t i = 0; i < smp_plan_count(a); i++) {
-            char left[2048];
-            char right[2048];
+            char left[4096];
+            char right[4096];
             settings_text(&smp_plan_job(a, i)->settings, left);
             settings_text(&smp_plan_job(b, i)->settings, right);
             check_text(left, right);

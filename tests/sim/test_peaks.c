@@ -125,7 +125,7 @@ static void extended_peaks_are_exact(void **state)
     smp_report quick, full;
     bench_open(&b, LLAMA(4, 4), 8, 512, 8 * 24, "checkpointing=full offload=true");
     check_ok(smp_job_resolve(&b.job, b.errors), b.errors);
-    check_ok(smp_evaluate(&b.job, false, b.errors, &quick, NULL), b.errors);
+    check_ok(smp_evaluate(&b.job, false, b.errors, &quick, NULL, NULL), b.errors);
     check_ok(smp_evaluate_fully(&b.job, b.errors, &full), b.errors);
     for (int k = 0; k < SMP_MOMENTS; k++) {
         check_peak(&quick.memory, &quick.memory.peaks[k]);

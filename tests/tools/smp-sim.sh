@@ -83,6 +83,13 @@ check "shows what is not legal" says "tensor_parallel_degree 5" out
 check "a job that does not fit is simulated" status 0 --model Llama-3.1-70B \
     --cluster p5.48xlarge --nodes 1 --json
 check "and does not fit" says '"fits": false' out
+check "the costs as JSON" status 0 $small --explain --json
+check "name algorithm and bus bandwidth" says '"busbw_Bps"' out
+check "for people" status 0 $small --explain
+check "in the terms of nccl-tests" says "busbw" out
+check "other software" status 0 $small --stack fsdp1 --json
+check "is said in the settings" says '"stack": "fsdp1"' out
+check "software of no known name" wrong "--stack: stack fdsp" $small --stack fdsp
 check "noise, failures, a training run" status 0 $small --jitter 0.05,0.1 --rank-spread 0.01 \
     --slow-rank 1:1.2 --slow-link 0:1.1 --runs 3 --mtbf 1000 --tokens 1B
 check "says what noise costs" says "step, 90 %" out
