@@ -411,7 +411,7 @@ smp_status smp_bound_time(smp_bounds *bounds, const smp_job *job, bool mesh, smp
         return st;
     }
     *bound_ps_p = chain.path_ps;
-    if (mesh && s->sharding == SMP_SHARDING_FULL && s->hybrid_shard_degree > 1) {
+    if (mesh && s->sharding == SMP_SHARDING_FULL) {
         st = need_traffic(bounds, job, errors, part);
         *bound_ps_p = st == SMP_OK ? mesh_time(job, &chain, part) : 0;
     }
