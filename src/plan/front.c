@@ -237,7 +237,7 @@ smp_status smp_front_find(smp_plan *plan, smp_bounds *bounds, const smp_job *job
     finder f = {.plan = plan, .bounds = bounds, .errors = errors};
     f.limit_bytes =
         (uint64_t)(job->cluster->memory_bytes.value * (1 - plan->options.margin_frac));
-    f.space = smp_plan_space_create(job);
+    f.space = smp_plan_space_create(job, plan->options.fine);
     smp_status st = list_parts(&f);
     for (size_t i = 0; i < f.n_part && st == SMP_OK; i++) {
         st = visit(&f, &f.parts[i].first, &f.parts[i].first_ps);
