@@ -442,7 +442,7 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
 {
     smp_arena *arena = smp_arena_create();
     search s = {.plan = plan, .errors = errors, .bounds = bounds, .top = top_of(plan)};
-    s.space = smp_plan_space_create(job);
+    s.space = smp_plan_space_create(job, plan->options.fine);
     s.found = SMP_ARENA_ARRAY(arena, top_of(plan), smp_found);
     s.limit_bytes = limit_of(plan, job);
     const uint64_t points = count_points(s.space);
@@ -518,14 +518,14 @@ static smp_status search_all(smp_plan *plan, smp_bounds *bounds, smp_errors *err
 static bool is_lean_head(const smp_plan_space *space, const smp_point *point)
 {
     return point->digit[SMP_DIM_MICRO] == 0 &&
+           point->digit[SMP_DIM_CHUNKS] == space->n_choice[SMP_DIM_CHUNKS] - 1 &&
            point->digit[SMP_DIM_CHECKPOINTING] == space->n_choice[SMP_DIM_CHECKPOINTING] - 1;
 }
 
 static bool is_lean_leaf(const smp_plan_space *space, const smp_point *point)
 {
     const uint32_t offload = point->digit[SMP_DIM_OFFLOAD];
-    return (offload == 0 || offload == space->n_choice[SMP_DIM_OFFLOAD] - 1) &&
-           point->digit[SMP_DIM_CHUNKS] == space->n_choice[SMP_DIM_CHUNKS] - 1;
+    return offload == 0 || offload == space->n_choice[SMP_DIM_OFFLOAD] - 1;
 }
 
 typedef struct lean { smp_found found; uint64_t excess_bytes; bool any; } lean;
@@ -624,7 +624,7 @@ static smp_status try_lean(const smp_plan *plan, const smp_plan_space *space,
 static smp_status find_leanest(const smp_plan *plan, smp_bounds *bounds, const smp_job *job,
                                uint64_t below, smp_errors *errors, lean *best)
 {
-    smp_plan_space *space = smp_plan_space_create(job);
+    smp_plan_space *space = smp_plan_space_create(job, plan->options.fine);
     smp_point point = {{0}};
     lean_items all = {0};
     smp_status st = SMP_OK;
