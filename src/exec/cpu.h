@@ -126,9 +126,13 @@ static inline uint64_t smp_begin_of(const smp_cpu *cpu, const smp_launch *l, uin
 /* Whether a token of the launch's micro-batch is padding. */
 static inline bool smp_is_padding(const smp_cpu *cpu, const smp_launch *l, uint64_t token)
 {
-    uint64_t position = token % cpu->rank->job->batch.seq_len;
+    uint64_t position;
 
-    return cpu->rank->rows.padded && position > 0 && smp_begin_of(cpu, l, token) == position;
+    if (!cpu->rank->rows.padded) {
+        return false;
+    }
+    position = token % cpu->rank->job->batch.seq_len;
+    return position > 0 && smp_begin_of(cpu, l, token) == position;
 }
 
 /* What a head (of the model) takes off its logits for each token of distance; 0: none. */
