@@ -36,7 +36,7 @@ status() {
 says() { grep -q -- "$1" "$work/$2"; }
 one_line() { test "$(wc -l <"$work/err")" -eq 1; }
 
-echo 1..22
+echo 1..27
 check "help" status 0 --help
 check "help names the options" says --pareto out
 check "version" status 0 --version
@@ -72,3 +72,13 @@ check "an unknown objective" status 2 $small --objective beauty
 check "a pin that no configuration keeps" status 2 $small --pin tensor_parallel_degree=7
 # shellcheck disable=SC2086
 check "a file that cannot be written" status 1 $small -o "$work/none/plan.json"
+run="--model $srcdir/configs/models/gpt2.json --cluster p5.48xlarge --seq-len 256 \
+--global-batch 8 --gpus 1,2 --pin checkpointing=none --tokens 1B"
+# shellcheck disable=SC2086
+check "a run on one GPU or two" status 0 $run --within 1d -o "$work/run.json"
+check "recommends one" says "Recommended: 1 GPU of p5.48xlarge, the cheapest" out
+# shellcheck disable=SC2086
+check "a run in no time" status 3 $run --within 1s
+# shellcheck disable=SC2086
+check "a time without its unit" status 2 $run --within 30
+check "in one line again" one_line
