@@ -625,6 +625,8 @@ typedef struct smp_plan_options {
     bool front;       /* also find the front of time and memory, for smp_plan_pareto: the
                          fastest plan in ever less memory, at least 5 % less each */
     bool timing;      /* print how long the search took: no two runs then print the same */
+    double deadline_s; /* stop after so many seconds with the best plans found by then, as
+                          soon as there is one; 0: when nothing better is left */
     /* Called now and then with what has been done of how much; may be NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
@@ -634,7 +636,7 @@ typedef struct smp_search_info {
     uint64_t enumerated; /* settings in the space */
     uint64_t pruned;     /* rejected by a bound or a rule of dominance */
     uint64_t evaluated;  /* simulated */
-    bool exhausted;
+    bool exhausted;      /* false: stopped by the deadline */
     double gap;          /* (best - bound of what was not simulated) / best; 0: optimal */
     double seconds;
 } smp_search_info;

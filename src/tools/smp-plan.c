@@ -16,7 +16,7 @@ typedef struct options {
     cli_job job;
     const char *objective, *output, *export, *pareto;
     uint32_t top;
-    double margin_percent;
+    double margin_percent, deadline_s;
     bool json, no_prune, timing;
 } options;
 
@@ -29,6 +29,8 @@ static const cli_option table[] = {
     CLI_U32("top", 'k', "N", options, top, "plans to show; default: 5"),
     CLI_DOUBLE("margin", 0, "PERCENT", options, margin_percent,
                "of a GPU's memory that a plan must leave free; default: 3"),
+    CLI_DOUBLE("deadline", 0, "SECONDS", options, deadline_s,
+               "stop then with the best so far, and say how far from the best it can be"),
     CLI_FLAG("no-prune", 0, options, no_prune, "simulate every configuration"),
     CLI_HEADING("Output"),
     CLI_TEXT("output", 'o', "FILE", options, output, "write the best plan for smp-sim"),
@@ -100,6 +102,12 @@ static smp_status check(const options *o, const cli_list *operands, smp_errors *
         return smp_fail(errors, SMP_INPUT, &place, "%g: must be from 0 to less than 100",
                         o->margin_percent);
     }
+    if (!(o->deadline_s >= 0 && o->deadline_s <= 1e9)) {
+        const smp_place place = {.file = "--deadline"};
+        return smp_fail(errors, SMP_INPUT, &place,
+                        "%g: must be a number of seconds, 0 (no deadline) or more",
+                        o->deadline_s);
+    }
     if (o->top < 1 || o->top > 1000) {
         const smp_place place = {.file = "--top"};
         return smp_fail(errors, SMP_INPUT, &place, "%u: must be from 1 to 1000", o->top);
@@ -137,6 +145,7 @@ static smp_status search(const options *o, const smp_job *job, const char *expor
     how.margin_frac = o->margin_percent / 100;
     how.prune = !o->no_prune;
     how.timing = o->timing;
+    how.deadline_s = o->deadline_s;
     how.front = o->pareto != NULL;
     smp_progress *progress = smp_progress_create(stderr, "searching");
     how.progress = smp_progress_update;

@@ -361,11 +361,44 @@ static void test_expert_dimensions(void **state)
     small_destroy(&s);
 }
 
+/* A deadline that is over before the search begins still gives a plan that fits, and a gap
+ * that the best plan keeps: bound <= best. */
+static void test_deadline(void **state)
+{
+    (void)state;
+    size_t stopped = 0;
+    for (uint64_t seed = 500; seed < 520; seed++) {
+        small s;
+        small_create(&s, seed);
+        smp_plan_options options;
+        smp_plan *early = NULL;
+        smp_plan_options_init(&options);
+        options.margin_frac = 0;
+        options.top = 3;
+        options.deadline_s = 1e-9;
+        check_ok(smp_plan_search(&s.job, &options, s.errors, &early), s.errors);
+        smp_plan *whole = search(&s, true, 3);
+        const smp_search_info *info = smp_plan_search_info(early);
+        const double first_ps = (double)smp_plan_report(early, 0)->step_ps;
+        const double best_ps = (double)smp_plan_report(whole, 0)->step_ps;
+        assert_true(smp_plan_count(early) >= 1);
+        assert_true(smp_plan_report(early, 0)->memory.fits);
+        assert_true(info->gap >= 0 && info->gap < 1);
+        assert_true(first_ps * (1 - info->gap) <= best_ps * (1 + 1e-9));
+        assert_true(!info->exhausted || info->gap <= 0);
+        stopped += !info->exhausted;
+        smp_plan_destroy(whole);
+        smp_plan_destroy(early);
+        small_destroy(&s);
+    }
+    assert_true(stopped > 10);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_space),  cmocka_unit_test(test_count),
     cmocka_unit_test(test_evaluate), cmocka_unit_test(test_bounds),
     cmocka_unit_test(test_brute_force), cmocka_unit_test(test_no_prune),
-    cmocka_unit_test(test_expert_dimensions),
+    cmocka_unit_test(test_expert_dimensions), cmocka_unit_test(test_deadline),
 };
 
 CHECK_MAIN(tests)
