@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Predictions held against published training runs: for each row of the tables predicted,
- * measured and error of step time and peak memory, then by source, over all, and by software
- * stack with and without one efficiency; and the verdicts of what fits.  A report, not a test.
+ * measured and error of step time and peak memory, then by source and over all; and the
+ * verdicts of what fits.  A report, not a test.
+ *
+ * Every software has one efficiency, found on every second of its rows; times are reported
+ * without it on all rows, and with it on the others.
  *
  *     make bench/accuracy && bench/accuracy [--plot FILE.svg|FILE.png] [DATA]
  *
@@ -20,8 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One number of a row against what was measured. */
-typedef enum quantity { TIME, MEMORY } quantity;
+/* One number of a row against what was measured; ALONE: time with efficiency 1. */
+typedef enum quantity { ALONE, TIME, MEMORY } quantity;
 
 typedef struct options { const char *data, *plot; } options;
 
@@ -30,12 +33,14 @@ typedef struct errors_list { double *e; size_t n, capacity; } errors_list;
 
 static bool has(const published *p, quantity q)
 {
-    return p->reason == NULL && (q == TIME ? p->measured_s : p->measured_bytes) > 0;
+    return p->reason == NULL && (q == MEMORY ? p->measured_bytes : p->measured_s) > 0;
 }
 
 static double ratio(const published *p, quantity q)
 {
-    return q == TIME ? p->predicted_s / p->measured_s : p->predicted_bytes / p->measured_bytes;
+    return q == ALONE  ? p->alone_s / p->measured_s
+           : q == TIME ? p->predicted_s / p->measured_s
+                       : p->predicted_bytes / p->measured_bytes;
 }
 
 static bool stated(const published *p)
@@ -95,11 +100,12 @@ typedef struct choice {
     const char *source;  /* NULL: all */
     const char *stack;   /* NULL: all */
     bool all;            /* also rows that leave something unstated */
+    bool others;         /* without rows on which an efficiency was found */
 } choice;
 
 static bool chosen(const published *p, const choice *c, quantity q)
 {
-    return has(p, q) && (c->all || stated(p)) &&
+    return has(p, q) && (c->all || stated(p)) && !(c->others && p->finds) &&
            (c->source == NULL || strcmp(c->source, p->source) == 0) &&
            (c->stack == NULL || strcmp(c->stack, p->stack->software) == 0);
 }
@@ -128,17 +134,20 @@ static bool first_of_source(const published_list *list, size_t i)
     return i == 0 || strcmp(list->rows[i].source, list->rows[i - 1].source) != 0;
 }
 
-static void print_sources(const published_list *list, quantity q, bool all)
+/* By source, their mean, and pooled. */
+static void print_sources(const published_list *list, const char *title, quantity q,
+                          const choice *which)
 {
     summary mean = {0};
     size_t n = 0;
 
-    (void)printf("\n%s, %s\n  %-28s %4s  %7s %7s %8s %8s\n",
-                 q == TIME ? "Step time" : "Peak memory",
-                 all ? "rows with something unstated included" : "rows that state all settings",
+    (void)printf("\n%s, %s\n  %-28s %4s  %7s %7s %8s %8s\n", title,
+                 which->all ? "rows with something unstated included"
+                            : "rows that state all settings",
                  "source", "rows", "median", "90th", "in 20 %", "bias");
     for (size_t i = 0; i < list->n; i++) {
-        const choice c = {.source = list->rows[i].source, .all = all};
+        choice c = *which;
+        c.source = list->rows[i].source;
         if (!first_of_source(list, i)) {
             continue;
         }
@@ -156,63 +165,74 @@ static void print_sources(const published_list *list, quantity q, bool all)
     }
     if (n > 0) {
         const double k = 1.0 / (double)n;
-        const choice everything = {.all = all};
-        const summary pooled = summarize_rows(list, &everything, q);
+        const summary pooled = summarize_rows(list, which, q);
         mean = (summary){mean.n, mean.median * k, mean.p90 * k, mean.within * k, mean.bias * k};
         print_summary("mean over sources", &mean);
         print_summary("pooled", &pooled);
     }
 }
 
-/* ------------------------------------------------- efficiency of a stack */
+/* ---------------------------------------------- efficiency of a software */
 
-/* The efficiency of a stack is the median of predicted / measured over every second of its
- * rows in the order of the tables (the first, the third ...); the others show what it is worth.
- * Rows that leave something unstated take no part. */
-static void print_efficiency(const published_list *list, const char *name)
+/* The efficiency of a software is the median of predicted / measured over every second of its
+ * rows in the order of the tables (the first, the third ...), at most 1; it changes all of its
+ * rows.  Rows that leave something unstated take no part in finding it. */
+static double find_efficiency(published_list *list, const char *software)
 {
-    const choice c = {.stack = name};
-    errors_list found = {0}, before = {0}, after = {0};
+    const choice c = {.stack = software};
+    errors_list found = {0};
     size_t n = 0;
 
     for (size_t i = 0; i < list->n; i++) {
-        if (chosen(&list->rows[i], &c, TIME) && n++ % 2 == 0) {
-            add_error(&found, ratio(&list->rows[i], TIME));
+        if (chosen(&list->rows[i], &c, ALONE) && n++ % 2 == 0) {
+            list->rows[i].finds = true;
+            add_error(&found, ratio(&list->rows[i], ALONE));
         }
     }
-    const size_t n_found = found.n;
-    const double efficiency = quantile(found.e, found.n, 0.5);
-    n = 0;
-    for (size_t i = 0; i < list->n; i++) {
-        if (chosen(&list->rows[i], &c, TIME) && n++ % 2 == 1) {
-            add_error(&before, ratio(&list->rows[i], TIME) - 1);
-            add_error(&after, ratio(&list->rows[i], TIME) / efficiency - 1);
-        }
-    }
+    const double efficiency = found.n > 0 ? quantile(found.e, found.n, 0.5) : 1;
     free(found.e);
-    const summary b = summarize(&before), a = summarize(&after);
-    if (n_found > 0) {
-        (void)printf("  %-14s %8.3f %6zu %6zu  %7.1f %7.1f %5.0f  %7.1f %7.1f %5.0f\n", name,
-                     efficiency, n_found, a.n, 100 * b.median, 100 * b.p90, 100 * b.within,
-                     100 * a.median, 100 * a.p90, 100 * a.within);
+    return efficiency < 1 ? efficiency : 1;
+}
+
+static void print_efficiency(const published_list *list, const char *software,
+                             double efficiency)
+{
+    const choice others = {.stack = software, .others = true}, all = {.stack = software};
+    const summary b = summarize_rows(list, &others, ALONE);
+    const summary a = summarize_rows(list, &others, TIME);
+    const size_t n = summarize_rows(list, &all, TIME).n;
+
+    if (n > 0) {
+        (void)printf("  %-14s %8.3f %6zu %6zu  %7.1f %7.1f %5.0f  %7.1f %7.1f %5.0f\n",
+                     software, efficiency, n - a.n, a.n, 100 * b.median, 100 * b.p90,
+                     100 * b.within, 100 * a.median, 100 * a.p90, 100 * a.within);
     }
 }
 
-static void print_efficiencies(const published_list *list)
+static void apply_efficiencies(published_list *list, const char *models, smp_arena *arena)
 {
-    (void)printf("\nOne efficiency a stack: found on every second row, errors of the others\n"
-                 "  %-14s %8s %6s %6s  %-21s  %-21s\n  %-14s %8s %6s %6s  %7s %7s %5s  "
-                 "%7s %7s %5s\n", "", "", "", "", "     without", "     with", "stack", "value",
-                 "found", "others", "median", "90th", "20 %", "median", "90th", "20 %");
+    (void)printf("\nOne efficiency a software: found on every second row, errors of the "
+                 "others\n  %-14s %8s %6s %6s  %-21s  %-21s\n  %-14s %8s %6s %6s  %7s %7s "
+                 "%5s  %7s %7s %5s\n", "", "", "", "", "     without", "     with",
+                 "software", "value", "found", "others", "median", "90th", "20 %", "median",
+                 "90th", "20 %");
     for (size_t i = 0; i < list->n; i++) {
+        const char *software = list->rows[i].stack->software;
         bool seen = false;
         for (size_t k = 0; k < i; k++) {
-            seen = seen || strcmp(list->rows[k].stack->software,
-                                  list->rows[i].stack->software) == 0;
+            seen = seen || strcmp(list->rows[k].stack->software, software) == 0;
         }
-        if (!seen) {
-            print_efficiency(list, list->rows[i].stack->software);
+        if (seen) {
+            continue;
         }
+        const double efficiency = find_efficiency(list, software);
+        for (size_t k = i; k < list->n; k++) {
+            published *p = &list->rows[k];
+            if (p->reason == NULL && strcmp(p->stack->software, software) == 0) {
+                published_predict(p, models, efficiency, arena);
+            }
+        }
+        print_efficiency(list, software, efficiency);
     }
 }
 
@@ -306,6 +326,11 @@ static void print_pair(double predicted, double measured, double unit)
 static void print_row(const published *p)
 {
     print_pair(p->predicted_s, p->measured_s, 1);
+    if (p->measured_s > 0) {
+        (void)printf(" %+6.1f%c", 100 * (p->alone_s / p->measured_s - 1), p->finds ? '*' : ' ');
+    } else {
+        (void)printf(" %6s ", "");
+    }
     (void)printf(" %4.0f ", 100 * p->idle_frac);
     print_pair(p->predicted_bytes, p->measured_bytes, 1073741824.0);
     (void)printf(" %s %s%s%s%s%s%s\n", p->fits ? "yes" : "NO ", p->id,
@@ -315,10 +340,11 @@ static void print_row(const published *p)
 
 static void print_rows(const published_list *list, bool with_all)
 {
-    (void)printf("\n%s\n %8s %8s %6s %4s  %8s %8s %6s fit row\n",
-                 with_all ? "Rows that state all settings (s, % off, % waiting; GiB, % off)"
+    (void)printf("\n%s\n %8s %8s %6s %6s  %4s  %8s %8s %6s fit row\n",
+                 with_all ? "Rows that state all settings (s, % off, % off with efficiency 1, "
+                            "% waiting; GiB, % off)\n*: an efficiency was found on it"
                           : "Rows that leave settings unstated",
-                 "measured", "model", "%", "idle", "measured", "model", "%");
+                 "measured", "model", "%", "alone", "idle", "measured", "model", "%");
     for (size_t i = 0; i < list->n; i++) {
         const published *p = &list->rows[i];
         if (p->reason == NULL && stated(p) == with_all) {
@@ -346,6 +372,26 @@ static void print_reasons(const published_list *list)
         if (n > 0 && first == i) {
             (void)printf("  %4zu  %s\n", n, reason);
         }
+    }
+}
+
+/* How often the measured time lies in the predicted interval, on rows that state everything and
+ * on which no efficiency was found. */
+static void print_intervals(const published_list *list)
+{
+    const choice others = {.others = true};
+    size_t n = 0, inside = 0;
+
+    for (size_t i = 0; i < list->n; i++) {
+        const published *p = &list->rows[i];
+        if (chosen(p, &others, TIME)) {
+            n++;
+            inside += p->measured_s >= p->low_s && p->measured_s <= p->high_s;
+        }
+    }
+    if (n > 0) {
+        (void)printf("\nMeasured times inside the predicted 80 %% interval: %zu of %zu\n",
+                     inside, n);
     }
 }
 
@@ -416,6 +462,18 @@ static smp_status plot(const published_list *list, const char *path, smp_errors 
 
 /* ------------------------------------------------------------------ main */
 
+static void print_all_sources(const published_list *list)
+{
+    const choice stated_rows = {0}, others = {.others = true}, all = {.all = true};
+
+    print_sources(list, "Step time with efficiency 1", ALONE, &stated_rows);
+    print_sources(list, "Step time of rows on which nothing was found", TIME, &others);
+    print_sources(list, "Step time", TIME, &stated_rows);
+    print_sources(list, "Step time", TIME, &all);
+    print_sources(list, "Peak memory", MEMORY, &stated_rows);
+    print_sources(list, "Peak memory", MEMORY, &all);
+}
+
 static smp_status report(const options *o, smp_arena *arena, smp_errors *errors)
 {
     published_list list = {0};
@@ -428,19 +486,18 @@ static smp_status report(const options *o, smp_arena *arena, smp_errors *errors)
     }
     for (size_t i = 0; status == SMP_OK && i < list.n; i++) {
         if (list.rows[i].reason == NULL) {
-            published_predict(&list.rows[i], models, arena);
+            published_predict(&list.rows[i], models, 1, arena);
+            list.rows[i].alone_s = list.rows[i].predicted_s;
         }
     }
     if (status == SMP_OK && list.n > 0) {
         print_reasons(&list);
+        print_parts(&list);
+        apply_efficiencies(&list, models, arena);
         print_rows(&list, true);
         print_rows(&list, false);
-        for (int all = 0; all < 2; all++) {
-            print_sources(&list, TIME, all != 0);
-            print_sources(&list, MEMORY, all != 0);
-        }
-        print_efficiencies(&list);
-        print_parts(&list);
+        print_all_sources(&list);
+        print_intervals(&list);
         print_verdicts(&list);
     }
     if (status == SMP_OK && list.n > 0 && o->plot != NULL) {

@@ -23,6 +23,7 @@ typedef struct stack {
     const char *name;
     const char *software;        /* stacks of one software share an efficiency */
     const char *settings[8];     /* in every row: "key=value" */
+    bool reserved;               /* logs what PyTorch's allocator has reserved */
     bool last;                   /* reduces gradients in the last micro-batch only */
     bool sequence_parallel;      /* with tensor parallelism, where the row does not say */
     bool naive_attention;        /* runs from before fused attention */
@@ -52,7 +53,9 @@ typedef struct published {
     double measured_s, measured_bytes;
     memory_kind memory;
     bool out_of_memory;
+    bool finds;                  /* the efficiency of its software was found on it */
     /* predicted */
+    double alone_s;              /* with efficiency 1 */
     double predicted_s, predicted_bytes, low_s, high_s;
     double idle_frac;            /* of the step: compute waits for communication or copies */
     const char *profile;
@@ -72,14 +75,15 @@ typedef struct published_list {
 SMP_CHECK smp_status published_read(const char *directory, smp_arena *arena, smp_errors *errors,
                                     published_list *list_p);
 void published_destroy(published_list *list);
-/* Predicts a row without a reason; sets the reason where libsmp refuses it. */
-void published_predict(published *p, const char *models, smp_arena *arena);
+/* Predicts a row without a reason; sets the reason where libsmp refuses it.  `efficiency`: the
+ * setting of this name. */
+void published_predict(published *p, const char *models, double efficiency, smp_arena *arena);
 
 /* A number, string or boolean of an object; 0, NULL or false where absent or null. */
 double published_number(const cJSON *object, const char *key);
 const char *published_string(const cJSON *object, const char *key);
 bool published_states(const cJSON *object, const char *key);
-/* Adds a word to a list in text. */
+/* Adds a word to a list in text, where it is not there yet. */
 const char *published_join(smp_arena *arena, const char *list, const char *word);
 
 #endif

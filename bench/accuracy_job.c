@@ -11,8 +11,10 @@
 #include "cost/cost.h"
 #include "model/model.h"
 #include "sim/sim.h"
+#include "sim/what_if.h"
 #include "step/program.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -323,6 +325,18 @@ static smp_cluster *make_cluster(const published *p, const char *name, smp_error
     return cluster;
 }
 
+/* A power limit below that of the profile: what the chip switches takes power with the cube of
+ * its clock (voltage follows the clock), 100 W it takes anyway. */
+static void limit_power(cJSON *profile, double watts, double usual_watts)
+{
+    const cJSON *rate = cJSON_GetObjectItemCaseSensitive(profile, "sustained_flops");
+    const double still = 100;
+
+    set_figure(profile, "sustained_flops",
+               published_number(rate, "value") *
+                   cbrt((watts - still) / (usual_watts - still)));
+}
+
 static smp_profile *make_profile(const published *p, const smp_cluster *cluster,
                                  smp_errors *errors)
 {
@@ -337,6 +351,9 @@ static smp_profile *make_profile(const published *p, const smp_cluster *cluster,
     free(path);
     if (says(p->gpu, "HBM2e")) {
         set_figure(root, "memory_Bps", 2.4e12);
+    }
+    if (says(p->gpu, "500W")) {
+        limit_power(root, 500, 700);
     }
     char *text = cJSON_PrintUnformatted(root);
     if (text == NULL || smp_profile_parse(text, strlen(text), name, name, errors, &profile)) {
@@ -393,6 +410,10 @@ static void set_experts(const published *p, smp_settings *s, smp_errors *errors)
         set(s, errors, "rank_order", "tensor,context,expert,shard,replica");
         set(s, errors, "moe_load_balancing", "balanced");
         set(s, errors, "moe_rows_factor", "1");
+    }
+    /* HybridEP is priced as DeepEP: both send a token to a node once. */
+    if (says(p->notes, "DeepEP") || says(p->notes, "HybridEP") || says(p->id, "DeepEP")) {
+        set(s, errors, "moe_dispatch_kernels", "deepep");
     }
     if (says(p->notes, "capacity factor 1 with padding")) {
         set(s, errors, "capacity_factor", "1");
@@ -455,16 +476,11 @@ static void set_all(published *p, smp_settings *s, smp_errors *errors, smp_arena
 /* What is stated and not modelled, so that the reader may weigh the row. */
 static void note_beside(published *p, smp_arena *arena)
 {
-    static const struct { const char *gpu, *notes, *what; } marks[] = {
-        {"500W", NULL, "500 W limit"}, {"lower TDP", NULL, "500 W limit"},
-        {"power limited", NULL, "power limit"}, {NULL, "asyncTP", "async TP"},
-        {NULL, "DeepEP", "DeepEP"},
-        {NULL, "HybridEP", "HybridEP"}};
+    static const struct { const char *word, *what; } marks[] = {
+        {"asyncTP", "async TP"}, {"HybridEP", "HybridEP"}, {"tp-comm-overlap", "TP overlap"}};
 
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
-        if ((marks[i].gpu != NULL && says(p->gpu, marks[i].gpu)) ||
-            (marks[i].notes != NULL &&
-             (says(p->notes, marks[i].notes) || says(p->id, marks[i].notes)))) {
+        if (says(p->notes, marks[i].word) || says(p->id, marks[i].word)) {
             p->beside = published_join(arena, p->beside, marks[i].what);
         }
     }
@@ -515,6 +531,7 @@ static void take(published *p, const smp_report *r)
     const int64_t idle = t->shard_ps + t->replica_ps + t->tensor_ps + t->expert_ps +
                          t->world_ps + t->offload_ps;
 
+    memset(p->parts_s, 0, sizeof p->parts_s);
     p->predicted_s = r->step_time_s;
     p->low_s = r->interval_low_s;
     p->high_s = r->interval_high_s;
@@ -523,6 +540,26 @@ static void take(published *p, const smp_report *r)
     p->predicted_bytes = (double)(p->memory == MEMORY_DEVICE ? r->memory.peak_bytes
                                                              : r->memory.arena_bytes);
     p->fits = r->memory.fits;
+}
+
+/* What PyTorch's allocator reserves for the step, with its default segments and, as FSDP does,
+ * at most two gathers in flight. */
+static smp_status take_reserved(published *p, const smp_simulation *simulation,
+                                smp_errors *errors)
+{
+    smp_allocator_answer answer;
+    smp_status status = SMP_OK;
+
+    if (!p->stack->reserved || p->memory != MEMORY_ALLOCATOR) {
+        return SMP_OK;
+    }
+    status = smp_allocator_answer_find(simulation, "caching", errors, &answer);
+    for (int i = 0; status == SMP_OK && i < SMP_ALLOCATOR_ROWS; i++) {
+        if (!answer.rows[i].expandable && answer.rows[i].limited) {
+            p->predicted_bytes = (double)answer.rows[i].reserved_bytes;
+        }
+    }
+    return status;
 }
 
 static smp_status simulate(published *p, smp_job *job, smp_errors *errors)
@@ -540,13 +577,14 @@ static smp_status simulate(published *p, smp_job *job, smp_errors *errors)
     if (status == SMP_OK) {
         take(p, smp_simulation_report(simulation));
         take_parts(p, simulation);
+        status = take_reserved(p, simulation, errors);
     }
     smp_simulation_destroy(simulation);
     smp_step_destroy(step);
     return status;
 }
 
-void published_predict(published *p, const char *models, smp_arena *arena)
+void published_predict(published *p, const char *models, double efficiency, smp_arena *arena)
 {
     const char *name = cluster_name(p);
 
@@ -564,8 +602,12 @@ void published_predict(published *p, const char *models, smp_arena *arena)
         smp_job job = {.model = model, .cluster = cluster, .profile = profile,
                        .batch = {.seq_len = p->seq_len, .global_batch = p->global_batch}};
         smp_settings_init(&job.settings);
+        char text[24];
+        (void)snprintf(text, sizeof text, "%.6f", efficiency);
+        set(&job.settings, errors, "efficiency", text);
         set_all(p, &job.settings, errors, arena);
         note_beside(p, arena);
+        p->predicted_s = 0;
         if (smp_errors_count(errors) == 0 && simulate(p, &job, errors)) {
             p->predicted_s = 0;
         }

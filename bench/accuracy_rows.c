@@ -32,11 +32,13 @@ static const stack stacks[] = {
     {.name = "llm-foundry", .software = "fsdp1",
      .settings = {"stack=fsdp1", "reduce_dtype=fp32", "attention_kernel=triton",
                   "loss_kernel=fused"}},
-    {.name = "fsdp2", .software = "fsdp2", .settings = {"stack=fsdp2"},
+    /* torchtitan logs reserved memory (components/metrics.py) */
+    {.name = "fsdp2", .software = "fsdp2", .settings = {"stack=fsdp2"}, .reserved = true,
      .sequence_parallel = true},
     /* the loss was not compiled from December 2024 (pull request 755) to April 2025 (1033) */
     {.name = "fsdp2-2024", .software = "fsdp2",
-     .settings = {"stack=fsdp2", "loss_kernel=eager"}, .sequence_parallel = true},
+     .settings = {"stack=fsdp2", "loss_kernel=eager"}, .reserved = true,
+     .sequence_parallel = true},
     {.name = "megatron", .software = "megatron", .settings = {"stack=megatron"}, .last = true,
      .sequence_parallel = true},
     {.name = "megatron-2021", .software = "megatron-2021", .settings = {"stack=megatron"},
@@ -111,7 +113,9 @@ bool published_states(const cJSON *object, const char *key)
 
 const char *published_join(smp_arena *arena, const char *list, const char *word)
 {
-    return *list == '\0' ? word : smp_arena_printf(arena, "%s, %s", list, word);
+    return *list == '\0'              ? word
+           : strstr(list, word) != NULL ? list
+                                        : smp_arena_printf(arena, "%s, %s", list, word);
 }
 
 static uint32_t count(const cJSON *object, const char *key)
@@ -164,18 +168,21 @@ static void read_stated(published *p)
 }
 
 /* Floating point operations of one step as the table's authors count them, where they give
- * the formula: 96 B s l h^2 (1 + s / 6h + V / 16 l h) [Narayanan et al., SC 2021, section 5.1];
+ * the formula: 96 B s l h^2 (1 + s / 6h + V / 16 l h) with recomputation [Narayanan et al., SC
+ * 2021, section 5.1], 72 B s l h^2 (1 + s / 6h + V / 12 l h) without [Megatron-LM's README];
  * it turns their FLOP/s into the step time it was made from. */
 static double stated_flops(const published *p)
 {
+    const bool recomputed = strcmp(p->source, "megatron_sc21") == 0;
     const double s = (double)p->seq_len, l = published_number(p->model, "layers");
     const double h = published_number(p->model, "hidden");
-    const double v = published_number(p->model, "vocab");
+    const double v = published_number(p->model, "vocab"), k = recomputed ? 96 : 72;
 
-    if (strcmp(p->source, "megatron_sc21") != 0 || h <= 0 || l <= 0) {
+    if ((!recomputed && strcmp(p->source, "megatron_core_h100") != 0) || h <= 0 || l <= 0) {
         return 0;
     }
-    return 96 * (double)p->global_batch * s * l * h * h * (1 + s / (6 * h) + v / (16 * l * h));
+    return k * (double)p->global_batch * s * l * h * h *
+           (1 + s / (6 * h) + v / (k / 6 * l * h));
 }
 
 /* Step time as stated, from tokens/s, or from FLOP/s by the source's own formula. */
@@ -217,6 +224,13 @@ static void fill_unstated(published *p, smp_arena *arena)
     if (!p->zero_stated && p->gpus > 1) {
         p->zero = recipe ? 1 : 0;
         p->unstated = published_join(arena, p->unstated, "sharding");
+    }
+    if (p->dtype == NULL) { /* Megatron's recipes */
+        p->dtype = "bf16";
+        p->unstated = published_join(arena, p->unstated, "precision");
+    }
+    if (says(p->gpu, "power limited")) { /* by how much is not said */
+        p->unstated = published_join(arena, p->unstated, "power limit");
     }
     if (p->recompute == NULL) {
         p->recompute = "none";
@@ -275,7 +289,7 @@ static const char *why_not(const published *p)
     if (says(p->dtype, "fp8") || says(p->dtype, "fp4") || says(p->dtype, "float8")) {
         return "fp8 or fp4";
     }
-    if (p->dtype == NULL) {
+    if (p->dtype == NULL && strcmp(p->stack->name, "megatron") != 0) {
         return "precision not stated";
     }
     if (p->gpus == 0) {

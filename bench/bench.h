@@ -20,6 +20,12 @@ static inline double bench_now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Time of the processor that this process took: what others do on the machine counts less. */
+static inline double bench_cpu_s(void)
+{
+    return (double)clock() / CLOCKS_PER_SEC;
+}
+
 static inline int bench_by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -53,10 +59,11 @@ typedef struct bench_job {
     smp_model *model;
     smp_cluster *cluster;
     smp_profile *profile;
-    smp_job job; /* resolved */
+    smp_job job;
 } bench_job;
 
-static inline smp_status bench_job_make(const bench_case *c, smp_errors *errors,
+/* Not yet resolved. */
+static inline smp_status bench_job_read(const bench_case *c, smp_errors *errors,
                                         bench_job *b)
 {
     smp_status status;
@@ -74,6 +81,14 @@ static inline smp_status bench_job_make(const bench_case *c, smp_errors *errors,
     b->job.cluster = b->cluster;
     b->job.profile = b->profile;
     b->job.batch = (smp_batch){ c->seq_len, c->global_batch };
+    return status;
+}
+
+static inline smp_status bench_job_make(const bench_case *c, smp_errors *errors,
+                                        bench_job *b)
+{
+    smp_status status = bench_job_read(c, errors, b);
+
     return status ? status : smp_job_resolve(&b->job, errors);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What simulated tasks cost: the event engine without and with records, the whole report, and
- * all ranks apart without and with jitter; beside them two floors, a binary heap of the same
- * size alone and one pass over memory.  Medians.  A report, not a test.
+ * What simulated tasks cost: the event engine without and with records and with tasks that slow
+ * each other down (overlap), the whole report, and all ranks apart without and with jitter; beside them the floor, a binary heap of the same
+ * size alone.  Medians of processor time.  A report, not a test.
  *
  *     make bench/engine && bench/engine [runs]
  */
@@ -38,7 +38,7 @@ static double heap_floor_ns(uint32_t n)
     typedef struct entry { int64_t time_ps; uint32_t actor; } entry;
     entry *heap = smp_heap_alloc(n, sizeof *heap);
     uint64_t random = 1;
-    const double from_s = bench_now_s();
+    const double from_s = bench_cpu_s();
 
     for (uint32_t i = 0; i < STEPS; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
@@ -54,38 +54,71 @@ static double heap_floor_ns(uint32_t n)
         }
         heap[at] = last;
     }
-    const double ns = 1e9 * (bench_now_s() - from_s) / STEPS;
+    const double ns = 1e9 * (bench_cpu_s() - from_s) / STEPS;
     free(heap);
     return ns;
 }
 
 /* ---- one case ---- */
 
-typedef struct figures { double bare[BENCH_RUNS], records[BENCH_RUNS], report[BENCH_RUNS]; } figures;
+enum { BARE, RECORDS, OVERLAP, REPORT, WAYS };
 
-static smp_status time_engine(const smp_simulation *s, const smp_job *job, int runs, figures *f,
-                              smp_errors *errors)
+static const uint8_t *const *overlap_kinds(const smp_step *step, smp_arena *arena)
 {
+    uint8_t **kinds = SMP_ARENA_ARRAY(arena, step->n_program, uint8_t *);
+
+    for (uint32_t c = 0; c < step->n_program; c++) {
+        const smp_program *program = step->programs[c];
+        kinds[c] = SMP_ARENA_ARRAY(arena, program->n_task, uint8_t);
+        for (uint32_t t = 0; t < program->n_task; t++) {
+            kinds[c][t] = (uint8_t)smp_cost_overlap_kind(program, &program->tasks[t]);
+        }
+    }
+    return (const uint8_t *const *)kinds;
+}
+
+/* One run of the engine, or of all that a report takes. */
+static smp_status run_once(const smp_simulation *s, int way, const smp_overlap *overlap,
+                           const uint8_t *const *kinds, smp_errors *errors)
+{
+    const smp_engine_input input = {
+        .step = s->step, .duration_ps = s->duration_ps,
+        .records = way == BARE ? NULL : s->records,
+        .record0 = (const uint32_t *const *)s->record0,
+        .overlap = way == OVERLAP ? overlap : NULL, .kinds = way == OVERLAP ? kinds : NULL
+    };
+    smp_simulation *again = NULL;
     int64_t end_ps = 0;
     uint32_t slowest = 0;
+
+    if (way != REPORT) {
+        return smp_engine_simulate(&input, errors, &end_ps, &slowest);
+    }
+    smp_status status = smp_simulate(s->job, s->step, errors, &again);
+    smp_simulation_destroy(again);
+    return status;
+}
+
+/* Medians of seconds, by way. */
+static smp_status time_engine(const smp_simulation *s, int runs, double median_s[WAYS],
+                              smp_errors *errors)
+{
+    static double seconds[BENCH_RUNS];
+    smp_arena *arena = smp_arena_create();
+    const uint8_t *const *kinds = overlap_kinds(s->step, arena);
+    smp_overlap overlap;
     smp_status status = SMP_OK;
 
-    for (int r = 0; r < runs && status == SMP_OK; r++) {
-        smp_simulation *again = NULL;
-        double t0 = bench_now_s(), t1, t2;
-        status = smp_engine_run(s->step, s->duration_ps, NULL, NULL, errors, &end_ps, &slowest);
-        t1 = bench_now_s();
-        status = status ? status
-                        : smp_engine_run(s->step, s->duration_ps, s->records,
-                                         (const uint32_t *const *)s->record0, errors, &end_ps,
-                                         &slowest);
-        t2 = bench_now_s();
-        status = status ? status : smp_simulate(job, s->step, errors, &again);
-        f->report[r] = bench_now_s() - t2;
-        f->records[r] = t2 - t1;
-        f->bare[r] = t1 - t0;
-        smp_simulation_destroy(again);
+    (void)smp_cost_overlap(s->job->profile, &overlap);
+    for (int way = 0; way < WAYS && status == SMP_OK; way++) {
+        for (int r = 0; r < runs && status == SMP_OK; r++) {
+            const double from_s = bench_cpu_s();
+            status = run_once(s, way, &overlap, kinds, errors);
+            seconds[r] = bench_cpu_s() - from_s;
+        }
+        median_s[way] = bench_median(seconds, runs);
     }
+    smp_arena_destroy(arena);
     return status;
 }
 
@@ -95,20 +128,20 @@ static smp_status time_apart(const smp_simulation *s, smp_errors *errors)
     const smp_noise noise[2] = { { .kernel = NULL }, { .kernel = &table, .collective = &table } };
     smp_apart *apart = NULL;
     double seconds[3];
-    const double from_s = bench_now_s();
+    const double from_s = bench_cpu_s();
     smp_status status = smp_apart_create(s, errors, &apart);
 
     if (status != SMP_OK) {
         return status;
     }
-    seconds[2] = bench_now_s() - from_s;
+    seconds[2] = bench_cpu_s() - from_s;
     smp_noise_fill(&table, 0.05);
     for (int i = 0; i < 2; i++) {
         const smp_apart_run_input input = { .noise = &noise[i], .seed = 1 };
         smp_apart_result result;
-        const double start_s = bench_now_s();
+        const double start_s = bench_cpu_s();
         smp_apart_run(apart, &input, &result);
-        seconds[i] = bench_now_s() - start_s;
+        seconds[i] = bench_cpu_s() - start_s;
     }
     const double tasks = (double)smp_apart_tasks(apart);
     printf("  apart: %.0f tasks, %.1f MB of state; order %.1f ms, quiet %.2f s (%.0f M/s), "
@@ -121,7 +154,7 @@ static smp_status time_apart(const smp_simulation *s, smp_errors *errors)
 
 static smp_status run_case(const bench_case *c, int runs, smp_errors *errors)
 {
-    static figures f;
+    double median_s[WAYS] = { 0 };
     enum { MOST_APART = 200000000 };
     bench_job b;
     smp_step *step = NULL;
@@ -130,16 +163,15 @@ static smp_status run_case(const bench_case *c, int runs, smp_errors *errors)
 
     status = status ? status : smp_step_lower(&b.job, errors, &step);
     status = status ? status : smp_simulate(&b.job, step, errors, &s);
-    status = status ? status : time_engine(s, &b.job, runs, &f, errors);
+    status = status ? status : time_engine(s, runs, median_s, errors);
     if (status == SMP_OK) {
         const double tasks = (double)s->report.tasks;
         printf("%-15s %6u GPUs %4llu micro-batches %7.0f tasks in %u class%s: M tasks/s "
-               "bare %.1f, records %.1f, report %.1f\n",
+               "bare %.1f, records %.1f, overlap %.1f, report %.1f\n",
                c->model, c->gpus, (unsigned long long)b.job.micro_batches, tasks,
                s->report.classes, s->report.classes == 1 ? "" : "es",
-               1e-6 * tasks / bench_median(f.bare, runs),
-               1e-6 * tasks / bench_median(f.records, runs),
-               1e-6 * tasks / bench_median(f.report, runs));
+               1e-6 * tasks / median_s[BARE], 1e-6 * tasks / median_s[RECORDS],
+               1e-6 * tasks / median_s[OVERLAP], 1e-6 * tasks / median_s[REPORT]);
         if (tasks * c->gpus < MOST_APART) {
             status = time_apart(s, errors);
         }

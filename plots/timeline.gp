@@ -19,9 +19,10 @@ if (ARG3 eq "png") {
 set termoption noenhanced
 set output ARG2
 
-array paint[10] = [0x4477aa, 0xee7733, 0xbbccdd, 0x228833, 0xaa3377, 0xccbb44, \
+array paint[11] = [0x4477aa, 0xee7733, 0xbbccdd, 0x228833, 0xaa3377, 0x66ccee, \
+                   0xccbb44, \
                    0x99cce6, 0xf2dc8c, 0xf4b0a8, 0x888888]
-names = "matmul attention 'memory bound' all-gather reduction 'host copy' \
+names = "matmul attention 'memory bound' all-gather reduction all-to-all 'host copy' \
     forward recompute backward update"
 panels = "'whole step' 'forward of the first layers' 'start of backward'"
 colour(i) = paint[int(i) + 1]
@@ -46,13 +47,13 @@ cut = strstrt(job, "\n")
 set label 2 job[1:cut - 1] at screen 0.5, screen 1 - 22.0/height center font ",15"
 set label 3 job[cut + 1:*] at screen 0.5, screen 1 - 46.0/height center \
     textcolor rgb "#555555"
-x = 0.09
+x = 0.06
 y = 1 - 76.0/height
-do for [i = 0:9] {
+do for [i = 0:10] {
     set object i + 1 rectangle from screen x, screen y - 7.0/height \
         to screen x + 0.012, screen y + 7.0/height fc rgb colour(i) fs solid noborder
     set label 10 + i word(names, i + 1) at screen x + 0.016, screen y left font ",11"
-    x = x + 0.031 + 0.006*strlen(word(names, i + 1)) + (i == 5 ? 0.03 : 0)
+    x = x + 0.026 + 0.0058*strlen(word(names, i + 1)) + (i == 6 ? 0.03 : 0)
 }
 do for [p = 1:3] {
     set tmargin at screen 1 - head - (p - 1)*each - 24.0/height

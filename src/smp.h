@@ -193,6 +193,8 @@ typedef enum smp_prefetch {
     SMP_PREFETCH_NONE
 } smp_prefetch;
 
+typedef enum smp_seed_rule { SMP_SEED_GLOBAL, SMP_SEED_SMP } smp_seed_rule;
+
 /* Where the ranks that split the experts stand. */
 typedef enum smp_expert_layout {
     SMP_EXPERT_LAYOUT_ORTHOGONAL, /* an axis of its own, as in SMP v2 */
@@ -244,7 +246,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 48 }; /* number of keys */
+enum { SMP_SETTINGS = 49 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -259,6 +261,7 @@ typedef struct smp_settings {
     uint32_t context_parallel_degree;
     uint32_t expert_parallel_degree;
     uint32_t random_seed;
+    smp_seed_rule seed_rule;
     /* the rest of the vocabulary */
     uint32_t micro_batch; /* sequences per data rank and micro-batch */
     smp_strategy sharding_strategy;
@@ -301,7 +304,7 @@ typedef struct smp_settings {
     smp_attention_kernel attention_kernel;
     smp_loss_kernel loss_kernel;
     bool overlap_reduce;      /* gradients are reduced while backward runs */
-    double kernel_efficiency; /* 0: that of the stack; after resolving the one that acts */
+    double efficiency; /* 0: that of the stack; after resolving the one that acts */
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
     smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */
 } smp_settings;
@@ -539,7 +542,7 @@ const smp_report *smp_simulation_report(const smp_simulation *simulation);
 SMP_CHECK smp_status smp_simulation_print(const smp_simulation *simulation, bool json,
                                           FILE *stream, smp_errors *errors);
 /* Questions about a simulated step beyond its report.  smp_what_if_options_init fills in the
- * defaults; what is NULL, 0 or false is not asked. */
+ * defaults, with which nothing is asked. */
 typedef struct smp_what_if_options {
     /* every rank an actor of its own, with noise */
     bool ranks_apart;          /* also without any noise */
@@ -552,11 +555,13 @@ typedef struct smp_what_if_options {
     uint64_t seed;             /* of the first run */
     uint32_t runs;             /* one more seed each */
     /* failures and checkpoints */
-    double mtbf_h;             /* of one GPU, in hours */
+    double mtbf_h;             /* of one GPU, in hours; negative: not asked */
     double save_s, load_s, restart_s; /* negative: by estimate */
     uint64_t checkpoint_every; /* steps; 0: the best */
     /* a training run */
-    double tokens;
+    double tokens;             /* negative: not asked */
+    /* memory */
+    const char *allocator;     /* "caching": PyTorch's */
 } smp_what_if_options;
 void smp_what_if_options_init(smp_what_if_options *options);
 
@@ -590,9 +595,12 @@ typedef struct smp_lengths_options {
 void smp_lengths_options_init(smp_lengths_options *options);
 SMP_CHECK smp_status smp_lengths_print(const smp_job *job, const smp_lengths_options *options,
                                        bool json, FILE *stream, smp_errors *errors);
-/* What the largest costs rest on: formula, figures, citations. */
-SMP_CHECK smp_status smp_simulation_explain(const smp_simulation *simulation, FILE *stream,
-                                            smp_errors *errors);
+/* What costs rest on: formula, figures, citations, and of each collective what nccl-tests would
+ * print.  The largest, for people; or all, as JSON: the object of smp_simulation_print_with and
+ * an array "costs". */
+SMP_CHECK smp_status smp_simulation_explain(const smp_simulation *simulation,
+                                            const smp_what_ifs *what_ifs, bool json,
+                                            FILE *stream, smp_errors *errors);
 /* Which tensor an allocation of `size` is ("2GiB", "1.5e9", "34359738368"): the buffers of the
  * step with that size (1 % either way), usual cases in PyTorch, and the token counts that
  * would explain it.  For people or as JSON. */
@@ -622,11 +630,14 @@ typedef struct smp_plan_options {
     uint32_t top;     /* plans to return; 0 means 5 */
     bool prune;       /* false: price every candidate */
     double margin_frac; /* of capacity that a plan must leave free; default 0.03 */
-    bool front;       /* also find the front of time and memory, for smp_plan_pareto: the
-                         fastest plan in ever less memory, at least 5 % less each */
+    bool front;       /* also find the front: what no other configuration beats or equals in
+                         time, memory and cost */
     bool timing;      /* print how long the search took: no two runs then print the same */
     double deadline_s; /* stop after so many seconds with the best plans found by then, as
                           soon as there is one; 0: when nothing better is left */
+    bool fine;        /* a larger space: every number of checkpointed layers, more chunks */
+    bool brief;       /* plans only: neither what their neighbours cost nor, where nothing
+                         fits, on how many GPUs something would */
     /* Called now and then with what has been done of how much; may be NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
@@ -660,6 +671,40 @@ SMP_CHECK smp_status smp_plan_print(const smp_plan *plan, bool json, FILE *strea
 /* Time against memory of every candidate that was simulated, the front and the plans; as
  * smp_simulation_plot_memory. */
 SMP_CHECK smp_status smp_plan_pareto(const smp_plan *plan, const char *path,
+                                     smp_errors *errors);
+
+/* Several clusters and numbers of GPUs, each with its best plan, ranked by the objective. */
+
+/* A cluster on offer.  `job` as for smp_plan_search, all with the same model and batch;
+ * borrowed.  gpus: the numbers to try, in rising order; n_gpus 0: every number of nodes, and
+ * part of one, over whose ranks the batch can be divided (at most 65536 GPUs). */
+typedef struct smp_offer {
+    const smp_job *job;
+    const uint32_t *gpus;
+    size_t n_gpus;
+} smp_offer;
+
+typedef struct smp_fleet_options {
+    smp_plan_options plan; /* its objective ranks: time: soonest done; cost: least money, or
+                              GPU hours where no cluster has a price; gpus: fewest; its top
+                              says how many are found exactly */
+    double tokens;         /* to train on; 0: no run is asked for, all is per 1e9 tokens */
+    double within_s;       /* the run may take so long; 0: no limit */
+    double budget;         /* the run may cost so much, in the currency of the clusters; 0 */
+} smp_fleet_options;
+
+typedef struct smp_fleet smp_fleet;
+
+/* SMP_INFEASIBLE when nothing meets the limits: then the fleet is still made and names the
+ * nearest.  SMP_INPUT when the clusters are priced in different currencies, a budget is given
+ * and none has a price, or no number of GPUs follows the rules. */
+SMP_CHECK smp_status smp_fleet_search(const smp_offer *offers, size_t n_offer,
+                                      const smp_fleet_options *options, smp_errors *errors,
+                                      smp_fleet **fleet_p);
+void smp_fleet_destroy(smp_fleet *fleet);
+/* The best, or NULL when nothing meets the limits. */
+const smp_plan *smp_fleet_best(const smp_fleet *fleet);
+SMP_CHECK smp_status smp_fleet_print(const smp_fleet *fleet, bool json, FILE *stream,
                                      smp_errors *errors);
 
 /* A plan file holds one job with its inputs by value.  `predicted` is what was predicted of

@@ -67,6 +67,7 @@ struct smp_profile {
     uint32_t multiprocessors;    /* that share a kernel's tiles */
     smp_figure peak_flops[SMP_DTYPES]; /* dense; 0: not supported */
     smp_figure memory_Bps;
+    smp_figure sustained_flops;  /* of 16-bit products under lasting load; 0: not known */
     /* shares of the peak that a kernel reaches when its sizes are large */
     smp_figure matmul_efficiency, attention_efficiency, attention_grad_efficiency;
     smp_figure memory_efficiency;

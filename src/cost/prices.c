@@ -18,7 +18,7 @@ typedef struct price_key {
     uint32_t placement[6];
     uint32_t unused;
     uint64_t dims[SMP_MAX_DIMS];
-    double kernel_efficiency;
+    double efficiency;
 } price_key;
 
 typedef struct price { price_key key; smp_cost cost; } price;
@@ -54,7 +54,7 @@ void smp_prices_task(smp_prices *prices, const smp_cluster *cluster,
     key.kernels = (uint8_t)program->kernels;
     key.loss = (uint8_t)program->loss;
     key.attention = (uint8_t)program->attention_kernel;
-    key.kernel_efficiency = program->kernel_efficiency;
+    key.efficiency = program->efficiency;
     memcpy(key.dims, task->dims, sizeof key.dims);
     if (task->comm != SMP_NO_COMM) {
         const smp_placement *p = &program->comms[task->comm].placement;

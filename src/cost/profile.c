@@ -15,8 +15,9 @@
 
 static const char *const profile_keys[] = {
     "format", "title", "compute_capability", "multiprocessors", "peak_flops", "memory_Bps",
-    "efficiency", "attention_half_seq", "copy_latency_s", "launch_s", "host_launch_s",
-    "context_bytes", "spread", "overlap", "samples", "sample_sets", "fits", NULL};
+    "sustained_flops", "efficiency", "attention_half_seq", "copy_latency_s", "launch_s",
+    "host_launch_s", "context_bytes", "spread", "overlap", "samples", "sample_sets", "fits",
+    NULL};
 static const char *const dtype_keys[] = {"fp32", "bf16", "fp16", NULL};
 static const char *const efficiency_keys[] = {"matmul", "attention", "attention_grad",
                                               "memory", "copy", NULL};
@@ -277,6 +278,8 @@ static smp_status profile_from_json(const smp_json *json, const char *name, smp_
     profile->multiprocessors = (uint32_t)multiprocessors;
     read_peaks(&r, profile);
     (void)smp_figure_read(&r, arena, "memory_Bps", true, 1e6, 1e15, NULL, &profile->memory_Bps);
+    (void)smp_figure_read(&r, arena, "sustained_flops", false, 1e9, 1e18, NULL,
+                          &profile->sustained_flops);
     read_efficiencies(&r, profile);
     read_times(&r, profile);
     read_overlap(&r, profile);

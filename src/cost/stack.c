@@ -116,8 +116,17 @@ void smp_cost_stack(const smp_program *program, const smp_task *task, smp_cost *
 
     cost->memory_s *= form.passes;
     cost->launch_s *= form.kernels;
-    if (program->kernel_efficiency > 0) {
-        cost->compute_s /= program->kernel_efficiency;
-        cost->memory_s /= program->kernel_efficiency;
+}
+
+void smp_cost_in_step(const smp_program *program, smp_cost *cost)
+{
+    const double efficiency = program->efficiency;
+
+    if (efficiency > 0 && efficiency < 1) {
+        cost->compute_s /= efficiency;
+        cost->memory_s /= efficiency;
+        cost->latency_s /= efficiency;
+        cost->transfer_s /= efficiency;
+        cost->bus_Bps *= efficiency;
     }
 }

@@ -20,5 +20,7 @@ bool smp_cost_attention_rates(const smp_profile *profile, smp_attention_kernel k
 double smp_cost_kernels(const smp_program *program, const smp_task *task);
 /* Makes the cost of one fused kernel alone that of what the stack runs. */
 void smp_cost_stack(const smp_program *program, const smp_task *task, smp_cost *cost);
+/* Applies the share of their rates that kernels and collectives reach inside a step. */
+void smp_cost_in_step(const smp_program *program, smp_cost *cost);
 
 #endif

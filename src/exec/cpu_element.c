@@ -18,6 +18,23 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* Chunks of the task's elements over the threads. */
+static void share_chunks(const smp_cpu *cpu, const smp_launch *l, smp_loop *run)
+{
+    smp_work work = { .cpu = cpu, .launch = l };
+
+    smp_pool_run(cpu->pool, (l->task->dims[0] + CHUNK - 1) / CHUNK, SMP_GRAIN / CHUNK, run,
+                 &work);
+}
+
+/* Rows of the task over the threads. */
+static void share_rows(const smp_cpu *cpu, const smp_launch *l, uint64_t width, smp_loop *run)
+{
+    smp_work work = { .cpu = cpu, .launch = l };
+
+    smp_pool_run(cpu->pool, l->task->dims[0], SMP_GRAIN / width + 1, run, &work);
+}
+
 /* ---- activations ---- */
 
 static float sigmoid(float x)
@@ -32,6 +49,7 @@ static float tanh_of(float x)
 
 #define GELU_A 0.79788456f /* sqrt(2 / pi) */
 #define GELU_B 0.044715f   /* [Hendrycks and Gimpel 2016] */
+#define SWIGLU_LIMIT 7.0f  /* gpt_oss's swiglu_limit */
 
 SMP_WIDE static void activate(float *y, const float *x, uint64_t n, smp_activation kind)
 {
@@ -61,6 +79,13 @@ SMP_WIDE static void activate(float *y, const float *x, uint64_t n, smp_activati
     case SMP_ACT_QUICK_GELU:
         for (uint64_t i = 0; i < n; i++) {
             y[i] = x[i] * sigmoid(1.702f * x[i]);
+        }
+        break;
+    case SMP_ACT_CLAMPED_SWIGLU: /* of the gate: modeling_gpt_oss.py */
+        for (uint64_t i = 0; i < n; i++) {
+            float g = x[i] < SWIGLU_LIMIT ? x[i] : SWIGLU_LIMIT;
+
+            y[i] = g * sigmoid(1.702f * g);
         }
         break;
     }
@@ -104,15 +129,23 @@ SMP_WIDE static void slope(float *s, const float *x, uint64_t n, smp_activation 
             s[i] = g * (1.0f + 1.702f * x[i] * (1.0f - g));
         }
         break;
+    case SMP_ACT_CLAMPED_SWIGLU:
+        for (uint64_t i = 0; i < n; i++) {
+            float g = sigmoid(1.702f * x[i]);
+
+            s[i] = x[i] < SWIGLU_LIMIT ? g * (1.0f + 1.702f * x[i] * (1.0f - g)) : 0.0f;
+        }
+        break;
     }
 }
 
-void smp_cpu_activation(const smp_cpu *cpu, const smp_launch *l)
+static void activation_loop(void *context, uint64_t first, uint64_t end)
 {
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     smp_dtype t = (smp_dtype)l->task->dtype;
 
-    (void)cpu;
-    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+    for (uint64_t i = first * CHUNK; i < end * CHUNK && i < l->task->dims[0]; i += CHUNK) {
         uint64_t n = least(CHUNK, l->task->dims[0] - i);
         float sx[CHUNK], y[CHUNK];
 
@@ -121,12 +154,18 @@ void smp_cpu_activation(const smp_cpu *cpu, const smp_launch *l)
     }
 }
 
-void smp_cpu_activation_grad(const smp_cpu *cpu, const smp_launch *l)
+void smp_cpu_activation(const smp_cpu *cpu, const smp_launch *l)
 {
+    share_chunks(cpu, l, activation_loop);
+}
+
+static void activation_grad_loop(void *context, uint64_t first, uint64_t end)
+{
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     smp_dtype t = (smp_dtype)l->task->dtype;
 
-    (void)cpu;
-    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+    for (uint64_t i = first * CHUNK; i < end * CHUNK && i < l->task->dims[0]; i += CHUNK) {
         uint64_t n = least(CHUNK, l->task->dims[0] - i);
         float sx[CHUNK], sd[CHUNK], s[CHUNK];
         const float *dy = smp_row(l->at[0], t, i, n, sd);
@@ -139,18 +178,39 @@ void smp_cpu_activation_grad(const smp_cpu *cpu, const smp_launch *l)
     }
 }
 
-void smp_cpu_gated(const smp_cpu *cpu, const smp_launch *l)
+void smp_cpu_activation_grad(const smp_cpu *cpu, const smp_launch *l)
 {
+    share_chunks(cpu, l, activation_grad_loop);
+}
+
+/* What the activated gate is multiplied by: in gpt_oss up in bounds plus 1. */
+static const float *shape_up(const smp_launch *l, const float *up, uint64_t n, float *to)
+{
+    if (l->task->dims[2] != SMP_ACT_CLAMPED_SWIGLU) {
+        return up;
+    }
+    for (uint64_t j = 0; j < n; j++) {
+        float x = up[j] < SWIGLU_LIMIT ? up[j] : SWIGLU_LIMIT;
+
+        to[j] = (x > -SWIGLU_LIMIT ? x : -SWIGLU_LIMIT) + 1.0f;
+    }
+    return to;
+}
+
+static void gated_loop(void *context, uint64_t first, uint64_t end)
+{
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     uint64_t ffn = l->task->dims[1];
     smp_dtype t = (smp_dtype)l->task->dtype;
 
-    (void)cpu;
-    for (uint64_t row = 0; row < l->task->dims[0]; row++) {
+    for (uint64_t row = first; row < end; row++) {
         for (uint64_t i = 0; i < ffn; i += CHUNK) {
             uint64_t n = least(CHUNK, ffn - i);
             float sg[CHUNK], su[CHUNK], y[CHUNK];
             const float *up = smp_row(l->at[0], t, (2 * row + 1) * ffn + i, n, su);
 
+            up = shape_up(l, up, n, su);
             activate(y, smp_row(l->at[0], t, 2 * row * ffn + i, n, sg), n,
                      (smp_activation)l->task->dims[2]);
             for (uint64_t j = 0; j < n; j++) {
@@ -161,16 +221,22 @@ void smp_cpu_gated(const smp_cpu *cpu, const smp_launch *l)
     }
 }
 
+void smp_cpu_gated(const smp_cpu *cpu, const smp_launch *l)
+{
+    share_rows(cpu, l, l->task->dims[1], gated_loop);
+}
+
 /* One chunk of a row: gradients of gate and up. */
 static void gated_chunk_grad(const smp_launch *l, uint64_t row, uint64_t i, uint64_t n)
 {
     uint64_t ffn = l->task->dims[1], gate0 = 2 * row * ffn + i, up0 = gate0 + ffn;
     smp_dtype t = (smp_dtype)l->task->dtype;
     smp_activation kind = (smp_activation)l->task->dims[2];
-    float sg[CHUNK], su[CHUNK], sd[CHUNK], y[CHUNK], s[CHUNK];
+    float sg[CHUNK], su[CHUNK], sd[CHUNK], y[CHUNK], s[CHUNK], shaped[CHUNK];
     const float *dy = smp_row(l->at[0], t, row * ffn + i, n, sd);
     const float *gate = smp_row(l->at[1], t, gate0, n, sg);
-    const float *up = smp_row(l->at[1], t, up0, n, su);
+    const float *raw = smp_row(l->at[1], t, up0, n, su);
+    const float *up = shape_up(l, raw, n, shaped);
 
     activate(y, gate, n, kind);
     slope(s, gate, n, kind);
@@ -178,20 +244,29 @@ static void gated_chunk_grad(const smp_launch *l, uint64_t row, uint64_t i, uint
         s[j] *= dy[j] * up[j];
         y[j] *= dy[j];
     }
+    for (uint64_t j = 0; j < n && kind == SMP_ACT_CLAMPED_SWIGLU; j++) {
+        y[j] = fabsf(raw[j]) < SWIGLU_LIMIT ? y[j] : 0.0f;
+    }
     smp_store(l->at[2], t, gate0, s, n);
     smp_store(l->at[2], t, up0, y, n);
 }
 
-void smp_cpu_gated_grad(const smp_cpu *cpu, const smp_launch *l)
+static void gated_grad_loop(void *context, uint64_t first, uint64_t end)
 {
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     uint64_t ffn = l->task->dims[1];
 
-    (void)cpu;
-    for (uint64_t row = 0; row < l->task->dims[0]; row++) {
+    for (uint64_t row = first; row < end; row++) {
         for (uint64_t i = 0; i < ffn; i += CHUNK) {
             gated_chunk_grad(l, row, i, least(CHUNK, ffn - i));
         }
     }
+}
+
+void smp_cpu_gated_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    share_rows(cpu, l, l->task->dims[1], gated_grad_loop);
 }
 
 /* ---- dropout ---- */
@@ -204,8 +279,15 @@ smp_dice smp_dice_of(const smp_cpu *cpu, const smp_launch *l, uint64_t sample, u
     uint64_t local = l->micro_batch * (uint64_t)rank->job->settings.micro_batch + sample;
     uint64_t place = local * rank->data_ranks + rank->data_rank;
     const uint64_t words[4] = { l->step, place, l->layer, site };
+    uint64_t seed = rank->job->settings.random_seed;
 
-    return (smp_dice){ rank->job->settings.random_seed, smp_hash(words, sizeof words, 1) };
+    /* SMP's rule: heads are split, and rows with sequence parallelism; where every tensor rank
+     * has all of it, all must throw the same. */
+    if (rank->job->settings.seed_rule == SMP_SEED_SMP
+        && (site == SMP_SITE_PROBABILITIES || rank->sequence)) {
+        seed += rank->tensor_rank;
+    }
+    return (smp_dice){ seed, smp_hash(words, sizeof words, 1) };
 }
 
 uint32_t smp_dice_throw(const smp_dice *dice, uint64_t index)
@@ -264,13 +346,14 @@ void smp_cpu_dropout(const smp_cpu *cpu, const smp_launch *l)
     }
 }
 
-void smp_cpu_dropout_grad(const smp_cpu *cpu, const smp_launch *l)
+static void dropout_grad_loop(void *context, uint64_t first, uint64_t end)
 {
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     float scale = (float)(1.0 / (1.0 - (double)l->task->dims[1] * 0x1p-32));
     smp_dtype t = (smp_dtype)l->task->dtype;
 
-    (void)cpu;
-    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+    for (uint64_t i = first * CHUNK; i < end * CHUNK && i < l->task->dims[0]; i += CHUNK) {
         uint64_t n = least(CHUNK, l->task->dims[0] - i);
         const uint8_t *mask = (const uint8_t *)l->at[1] + i;
         float sd[CHUNK], dx[CHUNK];
@@ -283,14 +366,20 @@ void smp_cpu_dropout_grad(const smp_cpu *cpu, const smp_launch *l)
     }
 }
 
+void smp_cpu_dropout_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    share_chunks(cpu, l, dropout_grad_loop);
+}
+
 /* ---- sums and copies ---- */
 
-void smp_cpu_add(const smp_cpu *cpu, const smp_launch *l)
+static void add_loop(void *context, uint64_t first, uint64_t end)
 {
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     smp_dtype t = (smp_dtype)l->task->dtype;
 
-    (void)cpu;
-    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+    for (uint64_t i = first * CHUNK; i < end * CHUNK && i < l->task->dims[0]; i += CHUNK) {
         uint64_t n = least(CHUNK, l->task->dims[0] - i);
         float sa[CHUNK], sb[CHUNK], y[CHUNK];
         const float *a = smp_row(l->at[0], t, i, n, sa), *b = smp_row(l->at[1], t, i, n, sb);
@@ -302,6 +391,11 @@ void smp_cpu_add(const smp_cpu *cpu, const smp_launch *l)
     }
 }
 
+void smp_cpu_add(const smp_cpu *cpu, const smp_launch *l)
+{
+    share_chunks(cpu, l, add_loop);
+}
+
 void smp_cpu_copy(const smp_cpu *cpu, const smp_launch *l)
 {
     (void)cpu;
@@ -309,28 +403,82 @@ void smp_cpu_copy(const smp_cpu *cpu, const smp_launch *l)
            l->task->dims[0] * smp_dtype_bytes((smp_dtype)l->task->dtype));
 }
 
-static void convert(const smp_launch *l, smp_dtype from, smp_dtype to)
+/* Types of a conversion. */
+typedef struct types { smp_dtype from, to; } types;
+
+static void convert_loop(void *context, uint64_t first, uint64_t end)
 {
-    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
+    const types *t = w->more;
+
+    for (uint64_t i = first * CHUNK; i < end * CHUNK && i < l->task->dims[0]; i += CHUNK) {
         uint64_t n = least(CHUNK, l->task->dims[0] - i);
         float scratch[CHUNK];
-        const float *x = smp_row(l->at[0], from, i, n, scratch);
+        const float *x = smp_row(l->at[0], t->from, i, n, scratch);
 
-        (l->task->flags & SMP_FLAG_ACCUMULATE ? smp_store_add : smp_store)(l->at[1], to, i, x,
-                                                                           n);
+        (l->task->flags & SMP_FLAG_ACCUMULATE ? smp_store_add : smp_store)(l->at[1], t->to, i,
+                                                                           x, n);
     }
+}
+
+static void convert(const smp_cpu *cpu, const smp_launch *l, smp_dtype from, smp_dtype to)
+{
+    types t = { from, to };
+    smp_work work = { cpu, l, &t };
+
+    smp_pool_run(cpu->pool, (l->task->dims[0] + CHUNK - 1) / CHUNK, SMP_GRAIN / CHUNK,
+                 convert_loop, &work);
 }
 
 void smp_cpu_accumulate(const smp_cpu *cpu, const smp_launch *l)
 {
-    (void)cpu;
-    convert(l, (smp_dtype)l->task->dtype, (smp_dtype)l->task->dtype2);
+    convert(cpu, l, (smp_dtype)l->task->dtype, (smp_dtype)l->task->dtype2);
 }
 
 void smp_cpu_cast(const smp_cpu *cpu, const smp_launch *l)
 {
+    convert(cpu, l, (smp_dtype)l->task->dtype2, (smp_dtype)l->task->dtype);
+}
+
+/* ---- bounds ---- */
+
+void smp_cpu_clip(const smp_cpu *cpu, const smp_launch *l)
+{
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    float bound = (float)l->block->attention.clip;
+
     (void)cpu;
-    convert(l, (smp_dtype)l->task->dtype2, (smp_dtype)l->task->dtype);
+    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+        uint64_t n = least(CHUNK, l->task->dims[0] - i);
+        uint8_t *mask = (uint8_t *)l->at[1] + i;
+        float x[CHUNK];
+
+        smp_load(x, l->at[0], t, i, n);
+        for (uint64_t j = 0; j < n; j++) {
+            mask[j] = fabsf(x[j]) <= bound;
+            x[j] = mask[j] ? x[j] : copysignf(bound, x[j]);
+        }
+        smp_store(l->at[0], t, i, x, n);
+    }
+}
+
+void smp_cpu_clip_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    smp_dtype t = (smp_dtype)l->task->dtype;
+
+    (void)cpu;
+    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+        uint64_t n = least(CHUNK, l->task->dims[0] - i);
+        const uint8_t *mask = (const uint8_t *)l->at[1] + i;
+        float dx[CHUNK];
+
+        smp_load(dx, l->at[0], t, i, n);
+        for (uint64_t j = 0; j < n; j++) {
+            dx[j] = mask[j] ? dx[j] : 0.0f;
+        }
+        smp_store(l->at[0], t, i, dx, n);
+    }
 }
 
 void smp_cpu_fill(const smp_cpu *cpu, const smp_launch *l)

@@ -30,9 +30,11 @@ static double pair_of_turns(const smp_model *model, double theta, uint64_t pairs
 static double yarn_frequency(const smp_model *model, double theta, uint64_t pairs, uint64_t i,
                              double f)
 {
-    double low = floor(pair_of_turns(model, theta, pairs, model->rope_beta_fast));
-    double high = ceil(pair_of_turns(model, theta, pairs, model->rope_beta_slow)), ramp;
+    double low = pair_of_turns(model, theta, pairs, model->rope_beta_fast);
+    double high = pair_of_turns(model, theta, pairs, model->rope_beta_slow), ramp;
 
+    low = model->rope_ramp_unrounded ? low : floor(low);
+    high = model->rope_ramp_unrounded ? high : ceil(high);
     low = low < 0 ? 0 : low;
     high = high > 2.0 * (double)pairs - 1 ? 2.0 * (double)pairs - 1 : high;
     high = high > low ? high : low + 0.001;
@@ -95,41 +97,61 @@ static double frequency(const smp_model *model, double theta, uint64_t pairs, ui
     return f;
 }
 
+/* One table: cosines of all positions, then sines; pair i turns by f[i] a position. */
+static void fill_table(float *table, uint64_t seq, uint64_t pairs, const double *f,
+                       double scale)
+{
+    for (uint64_t t = 0; t < seq; t++) {
+        for (uint64_t i = 0; i < pairs; i++) {
+            table[t * pairs + i] = (float)(scale * cos((double)t * f[i]));
+            table[(seq + t) * pairs + i] = (float)(scale * sin((double)t * f[i]));
+        }
+    }
+}
+
 float *smp_cpu_rope_tables(smp_cpu *cpu)
 {
     const smp_model *model = cpu->rank->job->model;
     const smp_attention *a = &model->kinds[0].attention;
-    uint64_t seq = cpu->rank->job->batch.seq_len, rotated, pairs;
+    uint64_t seq = cpu->rank->job->batch.seq_len, pairs;
+    bool local = model->rope_local_theta > 0;
     float *table;
+    double *f;
 
     if (model->position != SMP_POSITION_ROPE) {
         return NULL;
     }
-    rotated = a->kv_lora_rank > 0 ? a->qk_rope_dim
-                                  : (uint64_t)((double)a->head_dim * model->rotary_frac);
-    pairs = rotated / 2;
-    table = smp_heap_alloc(2 * pairs * seq, sizeof *table);
+    pairs = (a->kv_lora_rank > 0 ? a->qk_rope_dim
+                                 : (uint64_t)((double)a->head_dim * model->rotary_frac)) / 2;
+    f = smp_heap_alloc(pairs, sizeof *f);
+    table = smp_heap_alloc((local ? 4 : 2) * pairs * seq, sizeof *table);
     for (uint64_t i = 0; i < pairs; i++) {
-        double f = frequency(model, model->rope_theta, pairs, seq, i);
-
-        for (uint64_t t = 0; t < seq; t++) {
-            double scale = model->rope_attention_factor;
-
-            table[t * pairs + i] = (float)(scale * cos((double)t * f));
-            table[(seq + t) * pairs + i] = (float)(scale * sin((double)t * f));
-        }
+        f[i] = frequency(model, model->rope_theta, pairs, seq, i);
     }
-    cpu->cosines = table;
-    cpu->sines = table + seq * pairs;
+    fill_table(table, seq, pairs, f, model->rope_attention_factor);
+    cpu->cosines = cpu->local_cosines = table;
+    cpu->sines = cpu->local_sines = table + seq * pairs;
+    if (local) {
+        for (uint64_t i = 0; i < pairs; i++) {
+            f[i] = pow(model->rope_local_theta, -(double)i / (double)pairs);
+        }
+        fill_table(table + 2 * seq * pairs, seq, pairs, f, 1);
+        cpu->local_cosines = table + 2 * seq * pairs;
+        cpu->local_sines = table + 3 * seq * pairs;
+    }
+    free(f);
     return table;
 }
 
 /* ---- rotation ---- */
 
 /* One head of a token; sign -1: its transpose, which is the gradient. */
-static void turn(const smp_cpu *cpu, float *x, uint64_t half, uint64_t position, float sign)
+static void turn(const smp_cpu *cpu, const smp_launch *l, float *x, uint64_t half,
+                 uint64_t position, float sign)
 {
-    const float *c = cpu->cosines + position * half, *s = cpu->sines + position * half;
+    bool local = l->block->attention.window > 0;
+    const float *c = (local ? cpu->local_cosines : cpu->cosines) + position * half;
+    const float *s = (local ? cpu->local_sines : cpu->sines) + position * half;
     bool woven = cpu->rank->job->model->rope_interleaved;
     uint64_t stride = woven ? 2 : 1, other = woven ? 1 : half;
 
@@ -153,7 +175,7 @@ static void rotate(const smp_cpu *cpu, const smp_launch *l, float sign)
         uint64_t token = i / n_head, first = token * width + i % n_head * d;
 
         smp_load(scratch, l->at[0], t, first, 2 * half);
-        turn(cpu, scratch, half, token % seq - smp_begin_of(cpu, l, token), sign);
+        turn(cpu, l, scratch, half, token % seq - smp_begin_of(cpu, l, token), sign);
         smp_store(l->at[0], t, first, scratch, 2 * half);
     }
     free(scratch);
@@ -211,11 +233,11 @@ void smp_cpu_latent(const smp_cpu *cpu, const smp_launch *l)
         smp_load(y, l->at[0], s.t, i * s.q_width, s.q_width);
         smp_load(kv, l->at[1], s.t, i * s.kv_width, s.kv_width);
         smp_load(shared, l->at[2], s.t, (i + 1) * s.row - s.rope, s.rope);
-        turn(cpu, shared, s.rope / 2, position, 1.0f);
+        turn(cpu, l, shared, s.rope / 2, position, 1.0f);
         for (uint64_t h = 0; h < s.heads; h++) {
             const float *of = kv + h * (s.nope + s.v);
 
-            turn(cpu, y + h * s.d + s.nope, s.rope / 2, position, 1.0f);
+            turn(cpu, l, y + h * s.d + s.nope, s.rope / 2, position, 1.0f);
             memcpy(y + k_at(&s, h), of, s.nope * sizeof *y);
             memcpy(y + k_at(&s, h) + s.nope, shared, s.rope * sizeof *y);
             memcpy(y + v_at(&s, h), of + s.nope, s.v * sizeof *y);
@@ -239,14 +261,14 @@ void smp_cpu_latent_grad(const smp_cpu *cpu, const smp_launch *l)
         for (uint64_t h = 0; h < s.heads; h++) {
             float *of = dkv + h * (s.nope + s.v), *dk = dy + k_at(&s, h);
 
-            turn(cpu, dy + h * s.d + s.nope, s.rope / 2, position, -1.0f);
+            turn(cpu, l, dy + h * s.d + s.nope, s.rope / 2, position, -1.0f);
             memcpy(of, dk, s.nope * sizeof *of);
             memcpy(of + s.nope, dy + v_at(&s, h), s.v * sizeof *of);
             for (uint64_t j = 0; j < s.rope; j++) {
                 shared[j] += dk[s.nope + j];
             }
         }
-        turn(cpu, shared, s.rope / 2, position, -1.0f);
+        turn(cpu, l, shared, s.rope / 2, position, -1.0f);
         smp_store(l->at[1], s.t, i * s.q_width, dy, s.q_width);
         smp_store(l->at[2], s.t, i * s.kv_width, dkv, s.kv_width);
         smp_store(l->at[3], s.t, (i + 1) * s.row - s.rope, shared, s.rope);

@@ -16,6 +16,7 @@
 
 #include "base/arena.h"
 #include "base/numeric.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <math.h>
@@ -82,25 +83,32 @@ static int64_t now_ns(void)
 }
 
 /* Families whose losses and gradients have been held against PyTorch's; others may need an
- * arithmetic of their own (norms by 1 + weight, interleaved rotary pairs, ...). */
+ * arithmetic of their own. */
+static const char *const families[] = {
+    "bloom", "cohere", "dbrx", "deepseek", "deepseek_v2", "deepseek_v3", "falcon", "gemma",
+    "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "gptj", "kimi_k2",
+    "llama", "mistral", "mixtral", "mpt", "olmo2", "opt", "phi", "phi3", "qwen2", "qwen2_moe",
+    "qwen3", "qwen3_moe", "qwen3_vl_moe_text", "stablelm", "starcoder2"
+};
+
 static smp_status check_rank(const smp_rank *rank, smp_errors *errors)
 {
-    static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3", "gpt2",
-                                            "gpt_neox", "mixtral", "qwen3_moe", "qwen2_moe",
-                                            "deepseek", "deepseek_v2", "deepseek_v3" };
     const smp_model *model = rank->job->model;
-    bool known = false;
+    smp_text legal = { 0 };
+    smp_status status;
 
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-        known = known || strcmp(families[i], model->family) == 0;
+        if (strcmp(families[i], model->family) == 0) {
+            smp_text_free(&legal);
+            return SMP_OK;
+        }
+        smp_text_add(&legal, "%s%s", i > 0 ? ", " : "", families[i]);
     }
-    if (!known) {
-        return smp_fail(errors, SMP_INPUT, NULL,
-                        "%s: device cpu does not run the family %s yet; it runs llama, "
-                        "mistral, qwen2, qwen3, gpt2 and gpt_neox",
-                        model->name, model->family);
-    }
-    return SMP_OK;
+    status = smp_fail(errors, SMP_INPUT, NULL,
+                      "%s: device cpu does not run the family %s yet; it runs %s", model->name,
+                      model->family, legal.data);
+    smp_text_free(&legal);
+    return status;
 }
 
 /* ---- items ---- */
@@ -246,6 +254,7 @@ static void cpu_close(smp_device *device)
     if (device->has_lock) {
         (void)pthread_mutex_destroy(&device->lock);
     }
+    smp_pool_destroy(device->cpu.pool);
     smp_errors_destroy(device->errors);
     free(device->tables);
     free(device);
@@ -270,6 +279,7 @@ static smp_status cpu_open(const smp_rank *rank, const smp_device_options *optio
         return smp_fail(errors, SMP_SYSTEM, NULL, "a lock cannot be made");
     }
     smp_set_blas_threads(options->threads);
+    device->cpu.pool = smp_pool_create(options->threads);
     device->tables = smp_cpu_rope_tables(&device->cpu);
     *device_p = device;
     return SMP_OK;
@@ -346,27 +356,10 @@ static smp_status cpu_sync(smp_device *device, smp_errors *errors)
     return status;
 }
 
-/* Forms of its operations that have no kernel here: sinks. */
-static bool has_form(const smp_task *task)
-{
-    switch (task->op) {
-    case SMP_OP_ATTENTION:
-        return task->n_access == 3;
-    case SMP_OP_ATTENTION_GRAD:
-        return task->n_access == 5;
-    case SMP_OP_SOFTMAX:
-        return task->n_access == 2;
-    case SMP_OP_SOFTMAX_GRAD:
-        return task->n_access == 3;
-    default:
-        return true;
-    }
-}
-
 static bool cpu_supports(const smp_device *device, const smp_task *task)
 {
     (void)device;
-    return kernels[task->op].run != NULL && has_form(task)
+    return kernels[task->op].run != NULL
            && (task->dtype == SMP_F32 || task->dtype == SMP_BF16 || task->dtype == SMP_F16);
 }
 

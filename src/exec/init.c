@@ -198,6 +198,7 @@ void smp_init_describe(const smp_rank *rank, const smp_param *param, FILE *strea
     if (param->n_dim > 1) {
         (void)fprintf(stream, "normal(0, %g)", range_of(rank->job->model, param->role));
     } else {
-        (void)fprintf(stream, "%d", is_norm(param->role));
+        (void)fprintf(stream, "%g",
+                      is_norm(param->role) ? 1 - rank->job->model->norm_offset : 0.0);
     }
 }

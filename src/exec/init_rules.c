@@ -9,6 +9,7 @@
 #include "base/arena.h"
 
 #include <errno.h>
+#include <float.h>
 #include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
@@ -71,7 +72,7 @@ static bool read_number(const char *text, double *value_p)
     char *end = NULL;
 
     *value_p = text ? strtod(text, &end) : 0;
-    return text && end != text && *end == '\0' && isfinite(*value_p);
+    return text && end != text && *end == '\0' && fabs(*value_p) <= (double)FLT_MAX;
 }
 
 static smp_status read_line(char *line, const smp_place *place, smp_errors *errors,

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { SIDE = 768, REPEATS = 4 };
+enum { SIDE = 768, REPEATS = 8 };
 
 static double seconds_now(void)
 {

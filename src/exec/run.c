@@ -70,6 +70,15 @@ static smp_status check_memory(const smp_runner *r, smp_errors *errors)
 
 static smp_status check_tasks(const smp_runner *r, smp_errors *errors)
 {
+    const smp_model *model = r->rank.job->model;
+
+    for (uint32_t k = 0; k < model->n_kind; k++) {
+        if (model->kinds[k].attention.qk_norm_bare) { /* simulated without it, not trained */
+            return smp_fail(errors, SMP_INPUT, NULL,
+                            "%s: norms of q and k without weights (use_qk_norm) are not "
+                            "executed", model->name);
+        }
+    }
     for (uint32_t i = 0; i < r->rank.program->n_task; i++) {
         const smp_task *task = &r->rank.program->tasks[i];
         bool collective = task->op == SMP_OP_ALL_GATHER || task->op == SMP_OP_ALL_REDUCE
@@ -303,7 +312,7 @@ static smp_status run_collective(void *context, const smp_launch *l, smp_errors 
     }
 }
 
-static void issue(smp_runner *r, uint32_t instance, uint32_t index)
+void smp_runner_issue(smp_runner *r, uint32_t instance, uint32_t index)
 {
     const smp_program *p = r->rank.program;
     const smp_segment *segment = &p->segments[p->order[instance].segment];
@@ -341,7 +350,7 @@ static void run_instance(smp_runner *r, uint32_t i)
                              r->events[r->record0[i - wait->back] + wait->source]);
             }
         }
-        issue(r, i, t);
+        smp_runner_issue(r, i, t);
     }
 }
 
@@ -463,7 +472,7 @@ static void spread_parameters(smp_runner *r)
             uint32_t op = p->tasks[segment->task0 + t].op;
 
             if (op != SMP_OP_ADAMW && op != SMP_OP_SGD) {
-                issue(r, i, t);
+                smp_runner_issue(r, i, t);
             }
         }
     }

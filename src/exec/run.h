@@ -79,6 +79,12 @@ void smp_runner_index(smp_runner *runner); /* of a program that was lowered: for
  * a later step reads changes.  ids and targets: int32, micro_batches x micro_batch x seq. */
 SMP_CHECK smp_status smp_runner_step(smp_runner *runner, const int32_t *ids,
                                      const int32_t *targets, smp_errors *errors);
+/* Puts task `index` of an instance on its stream, without its waits. */
+void smp_runner_issue(smp_runner *runner, uint32_t instance, uint32_t index);
+/* After a step, number `step` from 0, whose loss was not finite; all ranks call it.  Fails
+ * always: with the task and the rank where it began. */
+SMP_CHECK smp_status smp_runner_find_nan(smp_runner *runner, uint64_t step, double loss,
+                                         smp_errors *errors);
 /* The device's scalars after the last step. */
 SMP_CHECK smp_status smp_runner_scalars(smp_runner *runner, float out[SMP_SCALARS],
                                         smp_errors *errors);

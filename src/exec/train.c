@@ -8,6 +8,7 @@
 #include "exec/threads.h"
 
 #include "base/text.h"
+#include "mesh/settings.h"
 #include "step/lower.h"
 
 #include <math.h>
@@ -33,6 +34,7 @@ typedef struct training {
     uint32_t first, count;     /* ranks of this process */
     smp_log *log;              /* rank 0's, else NULL */
     smp_exec_result *result;
+    uint64_t step_capacity;    /* of result->steps */
     uint32_t threads;
 } training;
 
@@ -88,8 +90,8 @@ static void note_compiles(worker *w, uint32_t before, uint64_t step)
     }
     if (n >= 8 && (n & (n - 1)) == 0) {
         smp_log_line(t->log,
-                     "warning: %u programs compiled in %llu steps (%.3f s), one for each length "
-                     "of rows; --pad bucket:N with a larger N has fewer",
+                     "warning: %u programs compiled in %llu steps (%.3f s), one for each "
+                     "length of rows; --pad bucket:N with a larger N has fewer",
                      n, (unsigned long long)(step + 1), r->compile_seconds);
     }
 }
@@ -100,13 +102,16 @@ static smp_status note_step(worker *w, uint64_t step, const smp_loaded *loaded,
     training *t = w->training;
     const smp_runner *r = w->runner;
     double peak = t->result->peak_flops_per_s;
-    smp_exec_step *s = &t->result->steps[step];
+    smp_exec_step *s;
 
+    SMP_GROW(t->result->steps, step, t->step_capacity);
+    s = &t->result->steps[step];
     *s = (smp_exec_step){ .loss = (double)state[SMP_SCALAR_LOSS],
                           .norm = (double)state[SMP_SCALAR_NORM],
                           .lr = (double)state[SMP_SCALAR_LR],
                           .loss_scale = (double)state[SMP_SCALAR_LOSS_SCALE],
                           .skipped = state[SMP_SCALAR_SKIP] > 0,
+                          .rows_cut = (double)state[SMP_SCALAR_ROWS],
                           .seconds = seconds, .seq = loaded->seq,
                           .targets = loaded->targets_counted };
     s->mfu = peak > 0 ? smp_model_flops(r->rank.job) / (seconds * peak) : 0;
@@ -138,8 +143,7 @@ static smp_status take_step(worker *w, uint64_t step)
         return status;
     }
     if (!isfinite(state[SMP_SCALAR_LOSS])) { /* the same on every rank */
-        return smp_fail(w->errors, SMP_SYSTEM, NULL, "step %llu: the loss is %g, not a number",
-                        (unsigned long long)(step + 1), (double)state[SMP_SCALAR_LOSS]);
+        return smp_runner_find_nan(r, step, (double)state[SMP_SCALAR_LOSS], w->errors);
     }
     if (t->options->after_step) {
         t->options->after_step(t->options->context, r, step);
@@ -175,7 +179,7 @@ static smp_status asked_to_stop(worker *w, bool *stop_p)
     if (!t->options->stop) {
         return SMP_OK;
     }
-    asked = *t->options->stop ? 1.0f : 0.0f;
+    asked = atomic_load(t->options->stop) ? 1.0f : 0.0f;
     status = w->runner->everyone.ops->all_reduce(w->runner->everyone.channel, &asked, 1,
                                                  SMP_F32, 1.0f, w->errors);
     *stop_p = asked > 0;
@@ -203,14 +207,12 @@ static void describe_rank(const training *t, uint32_t rank, FILE *stream)
 
 static void describe(const training *t)
 {
-    if (t->options->verbose && t->options->log) {
-        for (uint32_t i = 0; i < t->count; i++) {
-            describe_rank(t, t->first + i, t->options->log);
-        }
-        if (t->job->settings.fsdp_cache_flush_warnings && t->first == 0) {
-            (void)fprintf(t->options->log, "fsdp_cache_flush_warnings has no effect: one arena "
-                                           "of a fixed size, nothing to flush\n");
-        }
+    for (uint32_t i = 0; i < t->count && t->options->places; i++) {
+        describe_rank(t, t->first + i, t->options->places);
+    }
+    if (t->options->verbose && t->job->settings.fsdp_cache_flush_warnings) {
+        smp_log_line(t->log, "fsdp_cache_flush_warnings has no effect: one arena of a fixed "
+                             "size, nothing to flush");
     }
 }
 
@@ -523,10 +525,28 @@ static smp_status open_world(training *t, smp_errors *errors)
     return smp_threads_create(ranks, t->options->timeout_s, errors, &t->world);
 }
 
+/* Programs of other software are there to be simulated. */
+static smp_status check_stack(const smp_job *job, smp_errors *errors)
+{
+    const smp_place *where = &job->settings.origin[SMP_KEY_STACK];
+    char stack[32];
+
+    if (job->settings.stack == SMP_STACK_NATIVE) {
+        return SMP_OK;
+    }
+    (void)smp_settings_get(&job->settings, "stack", stack, sizeof stack);
+    return smp_fail(errors, SMP_INPUT, where->file ? where : NULL,
+                    "stack %s: a plan for other software is simulated, not executed; legal "
+                    "here: native", stack);
+}
+
 static smp_status run_all(training *t, smp_errors *errors)
 {
-    smp_status status = open_inputs(t, errors);
+    smp_status status = check_stack(t->job, errors);
 
+    if (status == SMP_OK) {
+        status = open_inputs(t, errors);
+    }
     if (status == SMP_OK) {
         status = smp_mesh_create(t->job, errors, &t->mesh);
     }
@@ -551,7 +571,6 @@ smp_status smp_exec_run(const smp_job *job, const smp_exec_options *options,
     smp_status status;
 
     t.threads = threads_of(options, job->world);
-    result.steps = smp_heap_alloc(options->steps + 1, sizeof *result.steps);
     status = run_all(&t, errors);
     if (status == SMP_OK) {
         status = smp_log_close(t.log, errors);

@@ -12,8 +12,8 @@
 #include <math.h>
 
 /* normal: draws below 1 count as 1, so E max(1, X) = 1 + (m - 1) P(a) + s p(a), where a is
- * (m - 1) / s, and p and P are density and distribution of the standard normal.  lognormal: what
- * is above 1 has the mean m - 1. */
+ * (m - 1) / s, and p and P are density and distribution of the standard normal.  lognormal:
+ * what is above 1 has the mean m - 1. */
 double smp_imbalance_mean(const smp_imbalance *imbalance)
 {
     const double over = imbalance->mean - 1, s = imbalance->deviation;

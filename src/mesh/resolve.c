@@ -145,8 +145,8 @@ static const smp_settings *with_stack(state *st, const smp_settings *asked)
     bool shards = runtime->shards_optimizer && !smp_key_given(asked, SMP_KEY_SHARDING) &&
                   asked->sharding_strategy == SMP_STRATEGY_UNSET;
 
-    if (s->kernel_efficiency <= 0) {
-        s->kernel_efficiency = runtime->efficiency;
+    if (s->efficiency <= 0) {
+        s->efficiency = runtime->efficiency;
     }
     if (s->attention_kernel == SMP_KERNEL_STACK) {
         s->attention_kernel = runtime->attention;
@@ -782,7 +782,7 @@ static void reduce_why(const state *st, smp_text *text)
 
 static bool efficiency_holds(const state *st)
 {
-    return st->job.settings.kernel_efficiency <= 1;
+    return st->job.settings.efficiency <= 1;
 }
 
 static void efficiency_why(const state *st, smp_text *text)
@@ -801,7 +801,7 @@ static bool preloading_holds(const state *st)
 {
     const smp_settings *s = &st->job.settings;
 
-    return !s->offload || !s->sm_activation_offloading || smp_runtime_of(s->stack)->preloads;
+    return !s->offload || smp_runtime_offloads(s);
 }
 
 static void preloading_why(const state *st, smp_text *text)
@@ -866,7 +866,7 @@ static const rule rules[] = {
     {SMP_KEY_CAPACITY_PAD, false, pad_holds, pad_why},
     {SMP_KEY_IMBALANCE, false, imbalance_holds, imbalance_why},
     {SMP_KEY_MOE_STATISTICS, false, statistics_hold, statistics_why},
-    {SMP_KEY_KERNEL_EFFICIENCY, false, efficiency_holds, efficiency_why},
+    {SMP_KEY_EFFICIENCY, false, efficiency_holds, efficiency_why},
     {SMP_KEY_ACCUMULATION, false, accumulation_holds, accumulation_why},
     {SMP_KEY_OFFLOAD, false, preloading_holds, preloading_why},
     {SMP_KEY_OVERLAP_REDUCE, false, overlap_holds, overlap_why},

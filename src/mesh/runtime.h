@@ -30,10 +30,13 @@ typedef struct smp_runtime {
     bool preloads;          /* has the offloading that loads ahead by a horizon */
     smp_attention_kernel attention;
     double efficiency;      /* of kernels inside a step, over their rates alone */
+    double spread;          /* relative standard deviation of the step that it leaves */
     const char *efficiency_source;
 } smp_runtime;
 
 const smp_runtime *smp_runtime_of(smp_stack_name stack);
+/* Whether the stack has the scheme of offloading that the settings name. */
+bool smp_runtime_offloads(const smp_settings *settings);
 /* The forms that act with or without `compile`. */
 smp_kernel_form smp_runtime_kernels(const smp_runtime *runtime, bool compile);
 smp_loss_kernel smp_runtime_loss(const smp_runtime *runtime, bool compile);

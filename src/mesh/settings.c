@@ -25,6 +25,7 @@ static const char *const attention_words[] = {"flash", "naive", NULL};
 static const char *const optimizer_words[] = {"adamw", "sgd", NULL};
 static const char *const prefetch_words[] = {"backward_pre", "backward_post", "none", NULL};
 
+static const char *const seed_words[] = {"global", "smp", NULL};
 static const char *const layout_words[] = {"orthogonal", "nested", NULL};
 static const char *const balancing_words[] = {"sinkhorn", "aux_loss", "balanced", "none",
                                               NULL};
@@ -72,7 +73,8 @@ _Static_assert(SMP_KEYS <= 64, "smp_settings.given has 64 bits");
 _Static_assert(sizeof(smp_strategy) == 4 && sizeof(smp_sharding) == 4 &&
                    sizeof(smp_accumulation) == 4 && sizeof(smp_precision) == 4 &&
                    sizeof(smp_attention_kind) == 4 && sizeof(smp_optimizer) == 4 &&
-                   sizeof(smp_prefetch) == 4 && sizeof(smp_expert_layout) == 4 &&
+                   sizeof(smp_prefetch) == 4 && sizeof(smp_seed_rule) == 4 &&
+                   sizeof(smp_expert_layout) == 4 &&
                    sizeof(smp_balancing) == 4 && sizeof(smp_capacity_policy) == 4 &&
                    sizeof(smp_moe_statistics) == 4 && sizeof(smp_dispatch_kernels) == 4 &&
                    sizeof(smp_stack_name) == 4 && sizeof(smp_attention_kernel) == 4 &&

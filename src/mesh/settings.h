@@ -54,6 +54,9 @@ typedef enum smp_setting_kind {
       true, "ranks that split the experts of a layer")                                        \
     X(RANDOM_SEED, random_seed, INTEGER, 0, NULL, "0 or more", "12345", true, false,          \
       "seed of all random numbers")                                                           \
+    X(SEED_RULE, seed_rule, WORD, 0, seed_words, "global or smp", "global", false, false,     \
+      "noise of dropout in what tensor parallelism splits: global, the same in every "        \
+      "layout; smp, random_seed + tensor rank is its seed")                                   \
     X(MICRO_BATCH, micro_batch, INTEGER, 1, NULL,                                             \
       "a divisor of global batch / data ranks", "1", false, true,                             \
       "sequences of one data rank in one forward and backward")                               \
@@ -170,9 +173,9 @@ typedef enum smp_setting_kind {
       "copy in fp32; what PyTorch's cross entropy keeps without a compiler")                  \
     X(OVERLAP_REDUCE, overlap_reduce, BOOLEAN, 0, NULL, "true or false", "true", false,       \
       false, "reduce gradients while backward runs; false: when it has ended")                \
-    X(KERNEL_EFFICIENCY, kernel_efficiency, NUMBER, 0, NULL, "0 to 1", "0", false, false,     \
-      "share of their rates alone that kernels reach inside a step; 0: the stack's figure, "  \
-      "which is 1 for native")
+    X(EFFICIENCY, efficiency, NUMBER, 0, NULL, "0 to 1", "0", false, false,     \
+      "share of their rates alone that kernels and collectives reach inside a step; 0: the "  \
+      "stack's figure, which is 1 for native")
 
 #define SMP_KEY_ENUM_(KEY, field, kind, low, words, range, initial, v2, searched, meaning)    \
     SMP_KEY_##KEY,

@@ -41,6 +41,7 @@ typedef enum smp_fact {
     SMP_FACT_WINDOW_PATTERN, /* every so many layers one has full attention */
     SMP_FACT_NO_ROPE_EVERY,  /* every so many layers one does not rotate; 0: all do */
     SMP_FACT_QK_NORM_WHOLE, SMP_FACT_QK_NORM_OWN, SMP_FACT_SINKS,
+    SMP_FACT_QK_NORM_BARE,   /* without weights, on layers that rotate */
     SMP_FACT_QUERY_SCALAR,   /* logits are scaled by 1 / sqrt of it; open: head size */
     SMP_FACT_ATTENTION_SOFTCAP, SMP_FACT_LOGIT_SOFTCAP, SMP_FACT_CLIP_QKV,
     SMP_FACT_EMBEDDING_SCALE, SMP_FACT_LOGIT_SCALE,
@@ -213,12 +214,15 @@ typedef struct smp_family {
     smp_norm_kind norm;
     bool norm_bias;
     bool gated;
+    bool clamped_swiglu;         /* whatever the activation's word is */
     smp_position_kind position;
     smp_windows windows;
     smp_norm_place norm_place;
     bool ignores_rope_scaling;   /* the library never looks at it */
-    bool rope_interleaved;       /* see smp_model */
-    double norm_offset;
+    bool rope_interleaved;       /* these: see smp_model */
+    double norm_offset, rope_local_theta;
+    bool alibi_over_root;
+    uint32_t first_position;
     const smp_key *keys;         /* ends with fact NONE */
     const smp_row *block, *root; /* in the order of smp_role; end with name NULL */
     const smp_refusal *refusals; /* ends with key NULL; may be NULL */

@@ -83,6 +83,7 @@ const smp_family smp_family_falcon = {
     .norm = SMP_NORM_LAYER,
     .norm_bias = true,
     .position = SMP_POSITION_ROPE,
+    .alibi_over_root = true,
     .keys = keys,
     .block = block,
     .root = root,

@@ -60,6 +60,7 @@ const smp_family smp_family_gemma3 = {
     .model_type = "gemma3_text",
     .norm = SMP_NORM_RMS,
     .norm_offset = 1,
+    .rope_local_theta = 10000,
     .norm_place = SMP_NORM_AROUND,
     .gated = true,
     .position = SMP_POSITION_ROPE,

@@ -62,6 +62,7 @@ const smp_family smp_family_gpt_oss = {
     .model_type = "gpt_oss",
     .norm = SMP_NORM_RMS,
     .gated = true,
+    .clamped_swiglu = true,
     .position = SMP_POSITION_ROPE,
     .windows = SMP_WINDOWS_PATTERN,
     .keys = keys,

@@ -77,6 +77,7 @@ const smp_family smp_family_opt = {
     .norm = SMP_NORM_LAYER,
     .norm_bias = true,
     .position = SMP_POSITION_LEARNED,
+    .first_position = 2,
     .keys = keys,
     .block = block,
     .root = root,

@@ -16,7 +16,8 @@
 
 typedef enum smp_norm_kind { SMP_NORM_RMS, SMP_NORM_LAYER } smp_norm_kind;
 typedef enum smp_activation {
-    SMP_ACT_SILU, SMP_ACT_GELU, SMP_ACT_GELU_TANH, SMP_ACT_RELU, SMP_ACT_QUICK_GELU
+    SMP_ACT_SILU, SMP_ACT_GELU, SMP_ACT_GELU_TANH, SMP_ACT_RELU, SMP_ACT_QUICK_GELU,
+    SMP_ACT_CLAMPED_SWIGLU /* gated only: gpt_oss */
 } smp_activation;
 typedef enum smp_rope_scaling {
     SMP_ROPE_PLAIN, SMP_ROPE_LINEAR, SMP_ROPE_DYNAMIC, SMP_ROPE_YARN, SMP_ROPE_LONGROPE,
@@ -97,6 +98,7 @@ typedef struct smp_attention {
     double dropout;       /* on the probabilities */
     bool qk_norm_whole;   /* the norm is over all heads of q (of k), not over each head */
     bool qk_norm_own;     /* each head has weights of its own for its norm */
+    bool qk_norm_bare;    /* q and k are divided by their rms: no weights, not lowered */
     bool no_rope;         /* this layer does not rotate, though the model does */
     bool sinks;
     double scale;         /* of the logits; 0: 1 / sqrt(size of a q head) */
@@ -156,6 +158,8 @@ struct smp_model {
     uint64_t max_positions; /* 0: unknown */
     bool tied;              /* head and embedding are one parameter */
     smp_position_kind position;
+    bool alibi_over_root;    /* slopes of alibi are divided by sqrt(head_dim): falcon */
+    uint32_t first_position; /* row of the table of positions that token 0 has */
     double rope_theta;
     double rotary_frac;     /* of head_dim that is rotated */
     bool rope_interleaved;  /* pairs are neighbours, not half a rotated part apart */
@@ -163,7 +167,9 @@ struct smp_model {
     double rope_factor, rope_low_freq, rope_high_freq, rope_original_positions;
     double rope_attention_factor;  /* yarn, longrope: scale of cos and sin; else 1 */
     double rope_logit_factor;      /* of attention logits, from yarn's mscale_all_dim */
+    double rope_local_theta;       /* of layers with a window, unscaled; 0: as the others */
     double rope_beta_fast, rope_beta_slow;                    /* yarn */
+    bool rope_ramp_unrounded;                                 /* yarn: its ends */
     const double *rope_short_factors, *rope_long_factors;     /* longrope: per pair */
     double embedding_dropout;
     uint64_t embedding_width; /* hidden, unless projections lie between (opt-350m) */

@@ -136,6 +136,7 @@ static void build_attention(const smp_facts *facts, unsigned flags, smp_attentio
         .dropout = v[SMP_FACT_ATTENTION_DROPOUT],
         .qk_norm_whole = v[SMP_FACT_QK_NORM_WHOLE] > 0,
         .qk_norm_own = v[SMP_FACT_QK_NORM_OWN] > 0,
+        .qk_norm_bare = v[SMP_FACT_QK_NORM_BARE] > 0 && !(flags & LAYER_NO_ROPE),
         .no_rope = flags & LAYER_NO_ROPE,
         .sinks = v[SMP_FACT_SINKS] > 0,
         .scale = v[SMP_FACT_QUERY_SCALAR] > 0 ? 1 / sqrt(v[SMP_FACT_QUERY_SCALAR]) : 0,
@@ -198,6 +199,9 @@ static void build_block(const smp_facts *all, unsigned flags, smp_arena *arena,
     };
     if (facts->word[SMP_FACT_ACTIVATION]) {
         (void)smp_activation_find(facts->word[SMP_FACT_ACTIVATION], &block->mlp.activation);
+    }
+    if (facts->family->clamped_swiglu) {
+        block->mlp.activation = SMP_ACT_CLAMPED_SWIGLU;
     }
     if (flags & LAYER_EXPERTS) {
         build_moe(facts, block->mlp.activation, &block->moe);
@@ -293,6 +297,8 @@ void smp_model_build(const smp_facts *facts, smp_model *model)
     model->embedding_dropout = v[SMP_FACT_EMBEDDING_DROPOUT];
     model->rope_interleaved = facts->family->rope_interleaved;
     model->norm_offset = facts->family->norm_offset;
+    model->alibi_over_root = facts->family->alibi_over_root;
+    model->first_position = facts->family->first_position;
     model->norm_eps = v[SMP_FACT_NORM_EPS];
     model->initializer_range = v[SMP_FACT_INIT];
     model->root = build_params(facts, facts->family->root, model->arena, &model->n_root);

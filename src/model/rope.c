@@ -176,6 +176,7 @@ static void read_scaling(const smp_facts *facts, const smp_reader *reader,
         model->rope_beta_slow = 1;
         (void)smp_read_double(reader, "beta_fast", false, 0, 1e6, &model->rope_beta_fast);
         (void)smp_read_double(reader, "beta_slow", false, 0, 1e6, &model->rope_beta_slow);
+        model->rope_ramp_unrounded = cJSON_IsFalse(smp_object_at(reader->object, "truncate"));
         model->rope_attention_factor = yarn_attention_factor(reader, model->rope_factor);
         read_logit_factor(reader, model);
     }
@@ -195,6 +196,11 @@ void smp_rope_read(smp_facts *facts, smp_model *model)
     model->rope_attention_factor = model->rope_logit_factor = 1;
     if (facts->family->position != SMP_POSITION_ROPE || facts->family->ignores_rope_scaling) {
         return;
+    }
+    model->rope_local_theta = facts->family->rope_local_theta;
+    if (model->rope_local_theta > 0) {
+        (void)smp_read_double(&outer, "rope_local_base_freq", false, 1, 1e15,
+                              &model->rope_local_theta);
     }
     if (!smp_read_object(&outer, "rope_scaling", false, &reader) &&
         !smp_read_object(&outer, "rope_parameters", false, &reader)) {

@@ -19,6 +19,7 @@
 
 #include "base/memo.h"
 #include "base/numeric.h"
+#include "mesh/runtime.h"
 #include "model/model.h"
 #include "plan/head.h"
 
@@ -188,8 +189,10 @@ static bool gathers_shards(const smp_settings *s)
 static uint64_t communicator_bytes(const smp_job *job, const smp_mesh *mesh)
 {
     const struct { smp_group group; bool used; } comms[] = {
-        {SMP_GROUP_SHARD, gathers_shards(&job->settings)}, /* gathers */
-        {SMP_GROUP_SHARD, true},                           /* reductions */
+        /* gathers, where they have a communicator of their own */
+        {SMP_GROUP_SHARD, gathers_shards(&job->settings) &&
+                              !smp_runtime_of(job->settings.stack)->one_comm},
+        {SMP_GROUP_SHARD, true}, /* reductions */
         {SMP_GROUP_DENSE_REPLICA, true},
         {SMP_GROUP_TENSOR, true},
         {SMP_GROUP_WORLD, true},

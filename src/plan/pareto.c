@@ -2,13 +2,13 @@
 /*
  * The plot of time against memory: what was simulated, the front, the plans.
  *
- * The data file PATH.dat has four blocks, two blank lines apart: candidates that fit, that do
- * not, the front of those that fit, and the plans with their numbers.  plots/pareto.gp draws
- * them.
+ * The data file PATH.dat has five blocks, two blank lines apart: candidates that fit, that do
+ * not, the front, the plans with their numbers, and those of the front that the table names,
+ * with its letters and the settings.  plots/pareto.gp draws them.
  */
 #include "config.h"
 
-#include "plan/plan.h"
+#include "plan/front.h"
 
 #include "base/gnuplot.h"
 #include "base/numeric.h"
@@ -47,17 +47,12 @@ static void put_spots(FILE *stream, const smp_spot *spots, size_t n, bool fits)
     fputs("\n\n", stream);
 }
 
-/* Candidates that no other beats in both; `spots` are sorted by time. */
-static void put_front(FILE *stream, const smp_spot *spots, size_t n)
+static void put_front(FILE *stream, const smp_front *front)
 {
-    uint64_t least = UINT64_MAX;
     fputs("# front\nNaN NaN\n", stream);
-    for (size_t i = 0; i < n; i++) {
-        if (spots[i].fits && spots[i].peak_bytes < least) {
-            least = spots[i].peak_bytes;
-            put_spot(stream, spots[i].step_ps, least);
-            fputc('\n', stream);
-        }
+    for (size_t i = 0; i < front->n; i++) {
+        put_spot(stream, front->at[i].found.report.step_ps, front->at[i].peak_bytes);
+        fputc('\n', stream);
     }
     fputs("\n\n", stream);
 }
@@ -69,6 +64,21 @@ static void put_named(FILE *stream, const smp_plan *plan)
         const smp_found *found = &plan->found[i];
         put_spot(stream, found->report.step_ps, found->report.memory.peak_bytes);
         fprintf(stream, " \"%u\"\n", i + 1);
+    }
+}
+
+static void put_letters(FILE *stream, const smp_front *front)
+{
+    size_t picked[SMP_FRONT_PICKED];
+    const size_t n = smp_front_pick(front, picked);
+    fputs("\n\n# front: step time (s), peak memory (GiB), letter, settings\n"
+          "NaN NaN \"\" \"Front:\"\n", stream);
+    for (size_t i = 0; i < n; i++) {
+        const smp_front_point *p = &front->at[picked[i]];
+        char name[96];
+        put_spot(stream, p->found.report.step_ps, p->peak_bytes);
+        fprintf(stream, " \"%c\" \"%c: %s\"\n", (char)('a' + i), (char)('a' + i),
+                smp_front_name(&p->found.job, name));
     }
 }
 
@@ -88,8 +98,9 @@ static smp_status write_data(const smp_plan *plan, const char *path, smp_errors 
     FILE *stream = smp_file_stream(file);
     put_spots(stream, sorted, n, true);
     put_spots(stream, sorted, n, false);
-    put_front(stream, sorted, n);
+    put_front(stream, &plan->front);
     put_named(stream, plan);
+    put_letters(stream, &plan->front);
     free(sorted);
     return smp_file_commit(file, errors);
 }

@@ -29,8 +29,9 @@ typedef enum smp_dim {
     SMP_DIM_ACCUMULATION, SMP_DIM_EXCHANGE,
     /* mesh */
     SMP_DIM_SHARD, SMP_DIM_LAYOUT, SMP_DIM_ORDER, SMP_DIM_RESHARD,
+    SMP_DIM_CHUNKS,
     /* leaf */
-    SMP_DIM_OFFLOAD, SMP_DIM_CHUNKS, SMP_DIM_PREFETCH,
+    SMP_DIM_OFFLOAD, SMP_DIM_PREFETCH,
     SMP_DIMS,
     SMP_DIM_MESH = SMP_DIM_SHARD,
     SMP_DIM_LEAF = SMP_DIM_OFFLOAD
@@ -45,6 +46,7 @@ typedef struct smp_choice {
 typedef struct smp_plan_space {
     smp_arena *arena;
     const smp_job *job;      /* model, cluster, profile, batch and pins */
+    bool fine;
     smp_choice *choices[SMP_DIMS];
     uint32_t n_choice[SMP_DIMS];
     bool pinned[SMP_DIMS];
@@ -53,8 +55,9 @@ typedef struct smp_plan_space {
 
 typedef struct smp_point { uint32_t digit[SMP_DIMS]; } smp_point;
 
-/* `job` is borrowed. */
-smp_plan_space *smp_plan_space_create(const smp_job *job);
+/* `job` is borrowed.  `fine`: every number of checkpointed layers instead of quarters, and
+ * 1, 2, 4, 8 and 16 chunks of the loss instead of 1 and 8. */
+smp_plan_space *smp_plan_space_create(const smp_job *job, bool fine);
 void smp_plan_space_destroy(smp_plan_space *space);
 /* Next point in the order of codes, changing only digits low..high-1; false after the last,
  * when those digits are zero again. */
@@ -116,6 +119,27 @@ typedef struct smp_found {
 /* A priced candidate, for the plot of time against memory. */
 typedef struct smp_spot { int64_t step_ps; uint64_t peak_bytes; bool fits; } smp_spot;
 
+/* A configuration on the front (front.h).  time_s and cost: of a step and of its GPU seconds;
+ * of a run and in money where clusters are compared. */
+typedef struct smp_front_point {
+    double time_s, cost;
+    uint64_t peak_bytes;
+    smp_found found;
+} smp_front_point;
+
+typedef struct smp_front { smp_front_point *at; size_t n, room; } smp_front; /* heap */
+
+/* What one setting changes: a neighbour of the best plan. */
+typedef struct smp_neighbour {
+    const char *key, *value;   /* the setting and its value there */
+    const char *with;          /* another setting that had to follow, or NULL */
+    int64_t more_ps, more_bytes; /* step time and peak memory over the best plan's */
+    uint64_t excess_bytes;     /* what it lacks; 0: it fits */
+    bool outside;              /* faster, but not in the space that is searched */
+    const char *limit;         /* the part that changes most, and by how much: short */
+    const char *why;           /* a sentence */
+} smp_neighbour;
+
 struct smp_plan {
     smp_arena *arena;
     smp_job job;                 /* as given, with pins */
@@ -127,13 +151,16 @@ struct smp_plan {
     uint32_t n_found;
     smp_spot *spots;             /* heap */
     size_t n_spot, spot_room;
+    smp_front front;             /* where options.front asks for it */
+    uint64_t front_evaluated;    /* simulated for it */
     bool has_nearest;
     smp_found nearest;
     uint64_t nearest_excess_bytes;
     uint32_t fitting_gpus;       /* 0: no count up to the limit of the search fits */
     uint32_t largest_gpus_tried;
-    char **why;                  /* sentences about alternatives */
-    uint32_t n_why;
+    smp_neighbour *neighbours;   /* of the best */
+    uint32_t n_neighbour;
+    const char *experts;         /* a sentence on where the experts of the best lie; or NULL */
 };
 
 /* A cluster with another number of GPUs, made of whole nodes from one node on; the copy
@@ -141,7 +168,7 @@ struct smp_plan {
 const smp_cluster *smp_cluster_resized(smp_arena *arena, const smp_cluster *cluster,
                                        uint32_t gpus);
 
-/* Fills plan->why. */
+/* Fills plan->neighbours and plan->experts. */
 SMP_CHECK smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors);
 
 #endif

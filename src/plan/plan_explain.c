@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Why the obvious alternatives lose: neighbours of the best plan, one setting changed each,
- * simulated, and compared part by part.  A sentence names what costs most: the bytes a
- * neighbour lacks, or the time it adds and the part of the step that grows most.
+ * simulated, and compared part by part.  What limits a neighbour is what costs most: the
+ * bytes it lacks, or the part of the step that grows most.
  */
 #include "config.h"
 
@@ -87,6 +87,22 @@ static bool expert_down(const smp_job *job, smp_settings *s)
     return has_experts(job);
 }
 
+static bool layout_other(const smp_job *job, smp_settings *s)
+{
+    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const uint32_t ep = s->expert_parallel_degree;
+    s->expert_layout = nested ? SMP_EXPERT_LAYOUT_ORTHOGONAL : SMP_EXPERT_LAYOUT_NESTED;
+    /* the same ranks hold one copy of the experts */
+    s->hybrid_shard_degree = nested ? s->hybrid_shard_degree / ep : s->hybrid_shard_degree * ep;
+    return has_experts(job) && ep > 1;
+}
+
+static bool dispatcher_other(const smp_job *job, smp_settings *s)
+{
+    s->moe_all_to_all_dispatcher = !s->moe_all_to_all_dispatcher;
+    return has_experts(job) && s->expert_parallel_degree > 1;
+}
+
 static bool set_checkpointing(smp_settings *s, smp_checkpointing checkpointing)
 {
     if (s->checkpointing == checkpointing) {
@@ -116,43 +132,96 @@ static bool checkpointing_full(const smp_job *job, smp_settings *s)
     return set_checkpointing(s, SMP_CHECKPOINTING_FULL);
 }
 
-static bool shard_node(const smp_job *job, smp_settings *s)
+/* The next divisor of n above or below a value; 0: there is none. */
+static uint32_t next_divisor(uint64_t n, uint32_t value, bool up)
 {
-    const uint32_t degree = job->cluster->gpus_per_node / s->tensor_parallel_degree;
-    if (degree <= 1 || degree == s->hybrid_shard_degree) {
+    const uint64_t step = up ? 1 : UINT64_MAX; /* modulo 2^64, -1 */
+    for (uint64_t d = value + step; d > 0 && d <= n; d += step) {
+        if (n % d == 0) {
+            return (uint32_t)d;
+        }
+    }
+    return 0;
+}
+
+/* Ranks that may share the training state. */
+static uint32_t most_shards(const smp_job *job)
+{
+    const smp_settings *s = &job->settings;
+    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    return job->world / s->tensor_parallel_degree / (nested ? 1 : s->expert_parallel_degree);
+}
+
+static bool set_shard(smp_settings *s, uint32_t degree)
+{
+    if (degree == 0 || degree == s->hybrid_shard_degree) {
         return false;
     }
     s->hybrid_shard_degree = degree;
     return true;
+}
+
+static bool shard_up(const smp_job *job, smp_settings *s)
+{
+    return set_shard(s, next_divisor(most_shards(job), s->hybrid_shard_degree, true));
+}
+
+static bool shard_down(const smp_job *job, smp_settings *s)
+{
+    return set_shard(s, next_divisor(most_shards(job), s->hybrid_shard_degree, false));
+}
+
+static bool shard_node(const smp_job *job, smp_settings *s)
+{
+    const uint32_t degree = job->cluster->gpus_per_node / s->tensor_parallel_degree;
+    return degree > 1 && set_shard(s, degree);
 }
 
 static bool shard_world(const smp_job *job, smp_settings *s)
 {
-    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
-    const uint32_t degree = job->world / s->tensor_parallel_degree /
-                            (nested ? 1 : s->expert_parallel_degree);
-    if (degree == s->hybrid_shard_degree) {
-        return false;
-    }
-    s->hybrid_shard_degree = degree;
-    return true;
+    return set_shard(s, most_shards(job));
 }
 
 static bool micro_batch_up(const smp_job *job, smp_settings *s)
 {
-    (void)job;
-    s->micro_batch *= 2;
-    return true;
+    s->micro_batch =
+        next_divisor(job->batch.global_batch / job->data_ranks, s->micro_batch, true);
+    return s->micro_batch > 0;
 }
 
 static bool micro_batch_down(const smp_job *job, smp_settings *s)
 {
+    s->micro_batch =
+        next_divisor(job->batch.global_batch / job->data_ranks, s->micro_batch, false);
+    return s->micro_batch > 0;
+}
+
+static bool horizon_up(const smp_job *job, smp_settings *s)
+{
+    s->activation_loading_horizon *= 2;
+    return job->settings.offload && s->sm_activation_offloading;
+}
+
+static bool horizon_down(const smp_job *job, smp_settings *s)
+{
+    s->activation_loading_horizon /= 2;
+    return job->settings.offload && s->sm_activation_offloading &&
+           s->activation_loading_horizon > 0;
+}
+
+static bool chunks_other(const smp_job *job, smp_settings *s)
+{
     (void)job;
-    if (s->micro_batch % 2 != 0) {
-        return false;
-    }
-    s->micro_batch /= 2;
+    s->loss_chunks = s->loss_chunks == 1 ? 8 : 1;
     return true;
+}
+
+static bool prefetch_other(const smp_job *job, smp_settings *s)
+{
+    const bool none = s->prefetch == SMP_PREFETCH_NONE;
+    s->prefetch = none ? SMP_PREFETCH_BACKWARD_PRE : SMP_PREFETCH_NONE;
+    s->forward_prefetch = none;
+    return job->settings.sharding == SMP_SHARDING_FULL && job->settings.hybrid_shard_degree > 1;
 }
 
 static bool offload_other(const smp_job *job, smp_settings *s)
@@ -187,109 +256,132 @@ static const struct neighbour { const char *key; change_fn change; } neighbours[
     {"tensor_parallel_degree", tensor_across},
     {"expert_parallel_degree", expert_up},
     {"expert_parallel_degree", expert_down},
+    {"expert_layout", layout_other},
+    {"moe_all_to_all_dispatcher", dispatcher_other},
     {"checkpointing", checkpointing_none},
     {"checkpointing", checkpointing_selective},
     {"checkpointing", checkpointing_full},
+    {"hybrid_shard_degree", shard_down},
+    {"hybrid_shard_degree", shard_up},
     {"hybrid_shard_degree", shard_node},
     {"hybrid_shard_degree", shard_world},
     {"micro_batch", micro_batch_up},
     {"micro_batch", micro_batch_down},
     {"offload", offload_other},
+    {"activation_loading_horizon", horizon_up},
+    {"activation_loading_horizon", horizon_down},
     {"reshard_after_forward", reshard_other},
     {"accumulation", accumulation_other},
     {"sequence_parallel", sequence_other},
+    {"loss_chunks", chunks_other},
+    {"prefetch", prefetch_other},
 };
 enum { N_NEIGHBOUR = sizeof neighbours / sizeof neighbours[0] };
 
-/* The part of the step that grew most (or, `sign` -1, shrank most). */
-static int64_t largest_time(const smp_time_parts *new, const smp_time_parts *old, int sign,
-                            const char **name_p)
+/* A part of time or memory, and how much more of it a neighbour has. */
+typedef struct part { const char *name, *brief; int64_t more; } part;
+
+/* The part that grew most (or, `sign` -1, shrank most). */
+static part largest_part(const part *parts, size_t n, int sign)
 {
-    const struct part { const char *name; int64_t more_ps; } parts[] = {
-        {"compute", new->compute_ps - old->compute_ps},
-        {"optimizer", new->optimizer_ps - old->optimizer_ps},
-        {"kernel launches", new->launch_ps - old->launch_ps},
-        {"exposed gathers and reductions of shards", new->shard_ps - old->shard_ps},
-        {"exposed all-reduce over replicas", new->replica_ps - old->replica_ps},
-        {"exposed tensor-parallel communication", new->tensor_ps - old->tensor_ps},
-        {"exposed expert communication", new->expert_ps - old->expert_ps},
-        {"reductions over all ranks", new->world_ps - old->world_ps},
-        {"exposed offload copies", new->offload_ps - old->offload_ps},
-    };
     size_t most = 0;
-    for (size_t i = 1; i < sizeof parts / sizeof parts[0]; i++) {
-        if (parts[i].more_ps * sign > parts[most].more_ps * sign) {
+    for (size_t i = 1; i < n; i++) {
+        if (parts[i].more * sign > parts[most].more * sign) {
             most = i;
         }
     }
-    *name_p = parts[most].name;
-    return parts[most].more_ps;
+    return parts[most];
 }
 
-static int64_t largest_memory(const smp_memory_parts *new, const smp_memory_parts *old,
-                              const char **name_p)
+static part largest_time(const smp_time_parts *new, const smp_time_parts *old, int sign)
 {
-    const struct part { const char *name; uint64_t new_bytes, old_bytes; } parts[] = {
-        {"parameters", new->parameters_bytes, old->parameters_bytes},
-        {"gradients", new->gradients_bytes, old->gradients_bytes},
-        {"optimizer state", new->optimizer_bytes, old->optimizer_bytes},
-        {"unsharded parameters and gradients", new->unsharded_bytes, old->unsharded_bytes},
-        {"activations", new->activations_bytes, old->activations_bytes},
-        {"logits", new->logits_bytes, old->logits_bytes},
-        {"communication buffers", new->communication_bytes, old->communication_bytes},
+    const part parts[] = {
+        {"compute", "compute", new->compute_ps - old->compute_ps},
+        {"optimizer", "optimizer", new->optimizer_ps - old->optimizer_ps},
+        {"kernel launches", "launches", new->launch_ps - old->launch_ps},
+        {"exposed gathers and reductions of shards", "shards", new->shard_ps - old->shard_ps},
+        {"exposed all-reduce over replicas", "replicas", new->replica_ps - old->replica_ps},
+        {"exposed tensor-parallel communication", "tensor", new->tensor_ps - old->tensor_ps},
+        {"exposed expert communication", "experts", new->expert_ps - old->expert_ps},
+        {"reductions over all ranks", "world", new->world_ps - old->world_ps},
+        {"exposed offload copies", "copies", new->offload_ps - old->offload_ps},
     };
-    int64_t most = INT64_MIN;
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        const int64_t more = (int64_t)parts[i].new_bytes - (int64_t)parts[i].old_bytes;
-        if (more > most) {
-            most = more;
-            *name_p = parts[i].name;
-        }
+    return largest_part(parts, sizeof parts / sizeof parts[0], sign);
+}
+
+static int64_t more_bytes(uint64_t new_bytes, uint64_t old_bytes)
+{
+    return (int64_t)new_bytes - (int64_t)old_bytes;
+}
+
+static part largest_memory(const smp_memory_parts *new, const smp_memory_parts *old)
+{
+    const part parts[] = {
+        {"parameters", NULL, more_bytes(new->parameters_bytes, old->parameters_bytes)},
+        {"gradients", NULL, more_bytes(new->gradients_bytes, old->gradients_bytes)},
+        {"optimizer state", NULL, more_bytes(new->optimizer_bytes, old->optimizer_bytes)},
+        {"unsharded parameters and gradients", NULL,
+         more_bytes(new->unsharded_bytes, old->unsharded_bytes)},
+        {"activations", NULL, more_bytes(new->activations_bytes, old->activations_bytes)},
+        {"logits", NULL, more_bytes(new->logits_bytes, old->logits_bytes)},
+        {"communication buffers", NULL,
+         more_bytes(new->communication_bytes, old->communication_bytes)},
+    };
+    return largest_part(parts, sizeof parts / sizeof parts[0], 1);
+}
+
+/* Which links rows of experts take to the ranks that have them; "" without such ranks. */
+static const char *expert_links(smp_arena *arena, const smp_job *job, smp_errors *errors)
+{
+    const bool rows = job->settings.moe_all_to_all_dispatcher;
+    smp_mesh *mesh = NULL;
+    smp_placement p;
+    if (!has_experts(job) || job->settings.expert_parallel_degree == 1 ||
+        smp_mesh_create(job, errors, &mesh) != SMP_OK) {
+        return "";
     }
-    return most;
+    smp_mesh_placement(mesh, SMP_GROUP_EXPERT, 0, &p);
+    smp_mesh_destroy(mesh);
+    const char *what = rows ? "all-to-all" : "all-gather of tokens";
+    if (p.nodes == 1) {
+        return smp_arena_printf(arena, "%s inside a node", what);
+    }
+    if (!rows || p.most_per_node != p.least_per_node) {
+        return smp_arena_printf(arena, "%s over %u nodes", what, p.nodes);
+    }
+    return smp_arena_printf(arena, "%s over %u nodes, %u/%u of it by the network", what,
+                            p.nodes, p.nodes - 1, p.nodes);
 }
 
 /* "tensor_parallel_degree 16 crosses the node"; names a shard degree that had to follow. */
-static char *title_of(smp_arena *arena, const smp_job *best, const smp_job *job,
-                      const char *key)
+static const char *title_of(smp_arena *arena, const smp_job *job, const smp_neighbour *n)
 {
-    char value[64];
-    if (!smp_settings_get(&job->settings, key, value, sizeof value)) {
-        value[0] = '\0';
-    }
-    const smp_cluster *cluster = job->cluster;
-    const bool tensor = strcmp(key, "tensor_parallel_degree") == 0;
-    const bool crosses =
-        tensor && job->settings.tensor_parallel_degree > cluster->gpus_per_node;
-    const uint32_t shard = job->settings.hybrid_shard_degree;
-    char *title = smp_arena_printf(arena, "%s %s%s", key, value,
-                                   crosses ? " crosses the node" : "");
-    if (tensor && shard != best->settings.hybrid_shard_degree) {
-        title = smp_arena_printf(arena, "%s (hybrid_shard_degree %u)", title, shard);
-    }
-    return title;
+    const bool crosses = strcmp(n->key, "tensor_parallel_degree") == 0 &&
+                         job->settings.tensor_parallel_degree > job->cluster->gpus_per_node;
+    const char *title = smp_arena_printf(arena, "%s %s%s", n->key, n->value,
+                                         crosses ? " crosses the node" : "");
+    return n->with ? smp_arena_printf(arena, "%s (%s)", title, n->with) : title;
 }
 
-static char *sentence_memory(const smp_plan *plan, const smp_found *best,
-                             const smp_found *other, const char *title)
+static void explain_memory(const smp_plan *plan, const smp_found *best, const smp_found *other,
+                           const char *title, smp_neighbour *n)
 {
+    smp_arena *arena = plan->arena;
     const smp_memory *memory = &other->report.memory;
-    const double margin = plan->options.margin_frac;
-    const char *part = "";
-    const int64_t more = largest_memory(&memory->parts, &best->report.memory.parts, &part);
-    const uint64_t limit = smp_memory_limit(&other->report, margin);
+    const part most = largest_memory(&memory->parts, &best->report.memory.parts);
+    const uint64_t limit = smp_memory_limit(&other->report, plan->options.margin_frac);
+    const char *excess = smp_show_bytes(n->excess_bytes);
+    n->limit = smp_arena_printf(arena, "short %s", excess);
     if (memory->peak_bytes <= limit) {
-        return smp_arena_printf(plan->arena, "%s: %s of host memory short", title,
-                                smp_show_bytes(smp_report_excess(&other->report, margin)));
+        n->limit = smp_arena_printf(arena, "host short %s", excess);
+        n->why = smp_arena_printf(arena, "%s: %s of host memory short", title, excess);
+        return;
     }
-    const char *excess = smp_show_bytes(smp_report_excess(&other->report, margin));
     const char *what = memory->peak_bytes > memory->capacity_bytes ? "short"
                                                                    : "short of the margin";
-    if (more <= 0) {
-        return smp_arena_printf(plan->arena, "%s: %s %s", title, excess, what);
-    }
-    return smp_arena_printf(plan->arena, "%s: %s %s (%s +%s)", title, excess, what, part,
-                            smp_show_bytes((uint64_t)more));
+    n->why = most.more <= 0 ? smp_arena_printf(arena, "%s: %s %s", title, excess, what)
+                            : smp_arena_printf(arena, "%s: %s %s (%s +%s)", title, excess, what,
+                                               most.name, smp_show_bytes((uint64_t)most.more));
 }
 
 static const char *signed_seconds(const smp_plan *plan, int64_t ps)
@@ -298,53 +390,139 @@ static const char *signed_seconds(const smp_plan *plan, int64_t ps)
                             smp_show_seconds(smp_s_from_ps(llabs(ps))));
 }
 
-static char *sentence_time(const smp_plan *plan, const smp_found *best, const smp_found *other,
-                           const char *title)
+static void explain_time(const smp_plan *plan, const smp_found *best, const smp_found *other,
+                         const char *title, smp_neighbour *n)
 {
-    const int64_t more_ps = other->report.step_ps - best->report.step_ps;
-    if (more_ps == 0) {
-        return smp_arena_printf(plan->arena, "%s: the same time", title);
+    if (n->more_ps == 0) {
+        n->limit = "nothing";
+        n->why = smp_arena_printf(plan->arena, "%s: the same time", title);
+        return;
     }
-    const int sign = more_ps > 0 ? 1 : -1;
-    const char *part = "";
-    const char *other_part = "";
-    const int64_t part_ps =
-        largest_time(&other->report.time, &best->report.time, sign, &part);
-    const int64_t against_ps =
-        largest_time(&other->report.time, &best->report.time, -sign, &other_part);
-    const double share = 100 * (double)more_ps / (double)best->report.step_ps;
+    const int sign = n->more_ps > 0 ? 1 : -1;
+    const part most = largest_time(&other->report.time, &best->report.time, sign);
+    const part against = largest_time(&other->report.time, &best->report.time, -sign);
+    const double share = 100 * (double)n->more_ps / (double)best->report.step_ps;
     const char *text = smp_arena_printf(plan->arena, "%s: %s (%+.1f %%), %s %s", title,
-                                        signed_seconds(plan, more_ps), share, part,
-                                        signed_seconds(plan, part_ps));
+                                        signed_seconds(plan, n->more_ps), share, most.name,
+                                        signed_seconds(plan, most.more));
     /* what is saved elsewhere, where that is much of it */
-    if (llabs(against_ps) > llabs(part_ps) / 4) {
-        text = smp_arena_printf(plan->arena, "%s, %s %s", text, other_part,
-                                signed_seconds(plan, against_ps));
+    if (llabs(against.more) > llabs(most.more) / 4) {
+        text = smp_arena_printf(plan->arena, "%s, %s %s", text, against.name,
+                                signed_seconds(plan, against.more));
     }
-    return smp_arena_printf(plan->arena, "%s%s", text,
-                            sign > 0 ? "" : "; outside the space that is searched");
+    n->outside = sign < 0;
+    n->limit = smp_arena_printf(plan->arena, "%s %s", most.brief,
+                                signed_seconds(plan, most.more));
+    n->why = smp_arena_printf(plan->arena, "%s%s", text,
+                              sign > 0 ? "" : "; outside the space that is searched");
 }
 
-/* Simulates one neighbour and adds its sentence; illegal ones are left out. */
+/* What became of another way to hold the experts. */
+typedef enum verdict { ILLEGAL, UNFIT, SLOWER, FASTER } verdict;
+
+static verdict verdict_of(const smp_plan *plan, const smp_report *other)
+{
+    return !smp_report_fits(other, plan->options.margin_frac)          ? UNFIT
+           : other->step_ps >= plan->found[0].report.step_ps ? SLOWER
+                                                             : FASTER;
+}
+
+/* Where the experts are, which links their rows take, and what the other ways come to: tensor
+ * parallelism inside experts, more expert ranks, or fewer with more sharding. */
+static char *sentence_experts(const smp_plan *plan, const verdict *all, smp_errors *errors)
+{
+    static const struct { change_fn change; const char *name; } ways[] = {
+        {tensor_up, "tensor parallelism inside experts"},
+        {expert_up, "more expert ranks"},
+        {expert_down, "fewer expert ranks and more sharding"},
+    };
+    static const char *const words[] = {"", "does not fit", "is slower",
+                                        "would be faster, outside the space"};
+    const smp_job *job = &plan->found[0].job;
+    const uint32_t ep = job->settings.expert_parallel_degree;
+    char *text = ep == 1 ? smp_arena_printf(plan->arena, "Experts are all on each rank")
+                         : smp_arena_printf(plan->arena, "Experts lie on %u ranks, %s", ep,
+                                            expert_links(plan->arena, job, errors));
+    const char *between = "; ";
+    for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+        for (size_t i = 0; i < N_NEIGHBOUR; i++) {
+            if (neighbours[i].change == ways[w].change && all[i] != ILLEGAL) {
+                text = smp_arena_printf(plan->arena, "%s%s%s %s", text, between, ways[w].name,
+                                        words[all[i]]);
+                between = ", ";
+            }
+        }
+    }
+    return text;
+}
+
+/* The setting that was changed; the shard degree where it had to follow, other links of
+ * experts. */
+static void name_change(smp_arena *arena, const smp_job *best, const smp_job *job,
+                        smp_neighbour *n, smp_errors *errors)
+{
+    char value[96];
+    if (!smp_settings_get(&job->settings, n->key, value, sizeof value)) {
+        value[0] = '\0';
+    }
+    n->value = smp_arena_strdup(arena, value);
+    const uint32_t shard = job->settings.hybrid_shard_degree;
+    const bool follows = shard != best->settings.hybrid_shard_degree &&
+                         strcmp(n->key, "hybrid_shard_degree") != 0;
+    const char *links = expert_links(arena, job, errors);
+    const bool moved = *links != '\0' && strcmp(links, expert_links(arena, best, errors)) != 0;
+    if (follows) {
+        n->with = smp_arena_printf(arena, "hybrid_shard_degree %u%s%s", shard,
+                                   moved ? "; " : "", moved ? links : "");
+    } else if (moved) {
+        n->with = links;
+    }
+}
+
+static bool is_known(const smp_plan *plan, const smp_neighbour *n)
+{
+    for (uint32_t i = 0; i < plan->n_neighbour; i++) {
+        if (strcmp(plan->neighbours[i].key, n->key) == 0 &&
+            strcmp(plan->neighbours[i].value, n->value) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Simulates one neighbour and adds it; illegal ones are left out. */
 static smp_status explain_one(smp_plan *plan, const struct neighbour *neighbour,
-                              smp_errors *errors)
+                              smp_errors *errors, verdict *verdict_p)
 {
     const smp_found *best = &plan->found[0];
     smp_found other = {.job = best->job};
     smp_settings *s = &other.job.settings;
+    smp_neighbour n = {.key = neighbour->key};
     /* the acting strategy repeats what sharding and reshard_after_forward say */
     s->sharding_strategy = SMP_STRATEGY_UNSET;
     if (!neighbour->change(&best->job, s) || !smp_job_try(&other.job)) {
+        return SMP_OK;
+    }
+    name_change(plan->arena, &best->job, &other.job, &n, errors);
+    if (is_known(plan, &n)) {
         return SMP_OK;
     }
     const smp_status st = smp_evaluate(&other.job, true, errors, &other.report, NULL, NULL);
     if (st != SMP_OK) {
         return st;
     }
-    const char *title = title_of(plan->arena, &best->job, &other.job, neighbour->key);
-    plan->why[plan->n_why++] = smp_report_fits(&other.report, plan->options.margin_frac)
-                                   ? sentence_time(plan, best, &other, title)
-                                   : sentence_memory(plan, best, &other, title);
+    *verdict_p = verdict_of(plan, &other.report);
+    n.more_ps = other.report.step_ps - best->report.step_ps;
+    n.more_bytes =
+        more_bytes(other.report.memory.peak_bytes, best->report.memory.peak_bytes);
+    n.excess_bytes = smp_report_excess(&other.report, plan->options.margin_frac);
+    const char *title = title_of(plan->arena, &other.job, &n);
+    if (smp_report_fits(&other.report, plan->options.margin_frac)) {
+        explain_time(plan, best, &other, title, &n);
+    } else {
+        explain_memory(plan, best, &other, title, &n);
+    }
+    plan->neighbours[plan->n_neighbour++] = n;
     return SMP_OK;
 }
 
@@ -353,12 +531,17 @@ smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors)
     if (plan->n_found == 0) {
         return SMP_OK;
     }
-    plan->why = SMP_ARENA_ARRAY(plan->arena, N_NEIGHBOUR, char *);
+    verdict all[N_NEIGHBOUR] = {ILLEGAL};
+    plan->n_neighbour = 0;
+    plan->neighbours = SMP_ARENA_ARRAY(plan->arena, N_NEIGHBOUR, smp_neighbour);
     for (size_t i = 0; i < N_NEIGHBOUR; i++) {
-        const smp_status st = explain_one(plan, &neighbours[i], errors);
+        const smp_status st = explain_one(plan, &neighbours[i], errors, &all[i]);
         if (st != SMP_OK) {
             return st;
         }
+    }
+    if (has_experts(&plan->found[0].job)) {
+        plan->experts = sentence_experts(plan, all, errors);
     }
     return SMP_OK;
 }

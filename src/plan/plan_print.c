@@ -7,7 +7,8 @@
  */
 #include "config.h"
 
-#include "plan/plan.h"
+#include "plan/front.h"
+#include "plan/plan_text.h"
 
 #include "base/numeric.h"
 #include "mesh/settings.h"
@@ -26,7 +27,11 @@ static const char *const shown_keys[] = {
     "reshard_after_forward", "micro_batch", "accumulation", "checkpointing", "offload",
     "activation_loading_horizon", "loss_chunks", "prefetch",
 };
-enum { N_SHOWN = sizeof shown_keys / sizeof shown_keys[0], COLUMNS = 80, VALUE_BYTES = 96 };
+enum {
+    N_SHOWN = sizeof shown_keys / sizeof shown_keys[0],
+    COLUMNS = SMP_PLAN_COLUMNS,
+    VALUE_BYTES = 96
+};
 
 /* ------------------------------------------------------------------ settings */
 
@@ -60,14 +65,14 @@ static void value_of(const smp_job *job, const char *key, char value[VALUE_BYTES
     }
 }
 
-/* Whether all plans have the same value of a key. */
-static bool is_common(const smp_plan *plan, const char *key)
+/* Whether all of n configurations have the same value of a key. */
+static bool is_common(const smp_found *const *found, uint32_t n, const char *key)
 {
     char first[VALUE_BYTES];
-    value_of(&plan->found[0].job, key, first);
-    for (uint32_t i = 1; i < plan->n_found; i++) {
+    value_of(&found[0]->job, key, first);
+    for (uint32_t i = 1; i < n; i++) {
         char value[VALUE_BYTES];
-        value_of(&plan->found[i].job, key, value);
+        value_of(&found[i]->job, key, value);
         if (strcmp(first, value) != 0) {
             return false;
         }
@@ -87,8 +92,7 @@ static void put_word(FILE *stream, const char *word, size_t indent, size_t *used
     *used += n + (*used > indent ? 2 : 0);
 }
 
-/* A sentence as lines of at most 80 columns, the later ones indented more. */
-static void put_sentence(FILE *stream, const char *sentence)
+void smp_put_sentence(FILE *stream, const char *sentence)
 {
     enum { FIRST = 2, LATER = 4 };
     size_t used = FIRST;
@@ -109,9 +113,9 @@ static void put_sentence(FILE *stream, const char *sentence)
     fputc('\n', stream);
 }
 
-/* The settings of a job; with `plan`, those that its plans have in common, or not. */
-static void put_settings(const smp_plan *plan, const smp_job *job, bool common,
-                         const char *head, FILE *stream)
+/* The settings of a job that the n configurations have in common, or not; all where n is 0. */
+static void put_some(const smp_found *const *found, uint32_t n, const smp_job *job, bool common,
+                     const char *head, FILE *stream)
 {
     const size_t indent = strlen(head);
     size_t used = indent;
@@ -120,13 +124,33 @@ static void put_settings(const smp_plan *plan, const smp_job *job, bool common,
         char value[VALUE_BYTES];
         char word[VALUE_BYTES + 64];
         value_of(job, shown_keys[i], value);
-        if (strcmp(value, "-") == 0 || (plan && is_common(plan, shown_keys[i]) != common)) {
+        if (strcmp(value, "-") == 0 ||
+            (n > 0 && is_common(found, n, shown_keys[i]) != common)) {
             continue;
         }
         snprintf(word, sizeof word, "%s %s", shown_keys[i], value);
         put_word(stream, word, indent, &used);
     }
     fputc('\n', stream);
+}
+
+void smp_put_job_settings(const smp_job *job, const char *head, FILE *stream)
+{
+    put_some(NULL, 0, job, false, head, stream);
+}
+
+void smp_put_settings(const smp_found *const *found, uint32_t n, FILE *stream)
+{
+    if (n == 1) {
+        smp_put_job_settings(&found[0]->job, " 1  ", stream);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        char head[16];
+        snprintf(head, sizeof head, "%2u  ", i + 1);
+        put_some(found, n, &found[i]->job, false, head, stream);
+    }
+    put_some(found, n, &found[0]->job, true, "all ", stream);
 }
 
 /* -------------------------------------------------------------------- people */
@@ -187,25 +211,114 @@ static void put_table(const smp_plan *plan, FILE *stream)
     fputc('\n', stream);
 }
 
+/* "+5.61 GiB" */
+static const char *signed_bytes(int64_t bytes, char text[24])
+{
+    snprintf(text, 24, "%s%s", bytes < 0 ? "" : "+", smp_show_signed_bytes(bytes));
+    return text;
+}
+
+void smp_put_why(const smp_plan *plan, FILE *stream)
+{
+    bool outside = false;
+    if (plan->n_neighbour == 0) {
+        return;
+    }
+    fprintf(stream, "\nWhy not, for plan 1: one setting changed, the others kept\n"
+            " %-32s %8s %7s %10s  %s\n", "setting", "step", "", "peak", "mostly");
+    for (uint32_t i = 0; i < plan->n_neighbour; i++) {
+        const smp_neighbour *n = &plan->neighbours[i];
+        char name[128];
+        char bytes[24];
+        char time[24];
+        snprintf(name, sizeof name, "%s %s", n->key, n->value);
+        snprintf(time, sizeof time, "%c%s", n->more_ps < 0 ? '-' : '+',
+                 smp_show_seconds(fabs(smp_s_from_ps(n->more_ps))));
+        fprintf(stream, "%c%-32.32s %8s %+6.1f%% %10s  %s\n", n->outside ? '*' : ' ', name,
+                time, 100 * (double)n->more_ps / (double)plan->found[0].report.step_ps,
+                signed_bytes(n->more_bytes, bytes), n->limit);
+        if (n->with) {
+            fprintf(stream, "   with %s\n", n->with);
+        }
+        outside = outside || n->outside;
+    }
+    if (outside) {
+        fputs("* faster, but outside the space that is searched\n", stream);
+    }
+    if (plan->experts) {
+        smp_put_sentence(stream, plan->experts);
+    }
+}
+
 static void put_plans(const smp_plan *plan, FILE *stream)
 {
     put_table(plan, stream);
-    if (plan->n_found == 1) {
-        put_settings(NULL, &plan->found[0].job, false, " 1  ", stream);
-    } else {
-        for (uint32_t i = 0; i < plan->n_found; i++) {
-            char head[16];
-            snprintf(head, sizeof head, "%2u  ", i + 1);
-            put_settings(plan, &plan->found[i].job, false, head, stream);
+    const smp_found **found = SMP_ARENA_ARRAY(plan->arena, plan->n_found, const smp_found *);
+    for (uint32_t i = 0; i < plan->n_found; i++) {
+        found[i] = &plan->found[i];
+    }
+    smp_put_settings(found, plan->n_found, stream);
+    smp_put_front(&plan->front, plan->job.cluster->currency, false, stream);
+    smp_put_why(plan, stream);
+}
+
+void smp_put_front(const smp_front *front, const char *currency, bool run, FILE *stream)
+{
+    size_t picked[SMP_FRONT_PICKED];
+    const size_t n = smp_front_pick(front, picked);
+    char price[32];
+    bool clusters = false; /* of more than one cluster */
+    if (front->n == 0) {
+        return;
+    }
+    for (size_t i = 1; i < front->n; i++) {
+        clusters = clusters || strcmp(front->at[i].found.job.cluster->name,
+                                      front->at[0].found.job.cluster->name) != 0;
+    }
+    snprintf(price, sizeof price, run ? "%s" : "%s/1e9 tok", currency ? currency : "cost");
+    fprintf(stream, "\nFront: nothing else is as good in time, memory and cost (%zu of %zu)\n"
+            " # %5s %10s %10s %13s  %s\n", n, front->n, "GPUs", run ? "run" : "step", "peak",
+            price, "settings");
+    for (size_t i = 0; i < n; i++) {
+        const smp_front_point *p = &front->at[picked[i]];
+        const double cost = run ? p->cost : p->found.report.cost_per_billion_tokens;
+        char name[96];
+        char money[24] = "-";
+        if (cost > 0 && isfinite(cost) && currency) {
+            snprintf(money, sizeof money, "%.2f", cost);
         }
-        put_settings(plan, &plan->found[0].job, true, "all ", stream);
+        fprintf(stream, " %c %5u %10s %10s %13s  %.34s\n", (char)('a' + i), p->found.job.world,
+                smp_show_seconds(p->time_s), smp_show_bytes(p->peak_bytes), money,
+                smp_front_name(&p->found.job, name));
+        if (clusters) {
+            fprintf(stream, "%47s%s\n", "", p->found.job.cluster->name);
+        }
     }
-    if (plan->n_why > 0) {
-        fputs("\nWhy not, for plan 1: one setting changed, the others kept\n", stream);
+}
+
+void smp_out_front(smp_json_out *out, const smp_front *front, bool run)
+{
+    smp_out_array(out, "front");
+    for (size_t i = 0; i < front->n; i++) {
+        const smp_front_point *p = &front->at[i];
+        char name[96];
+        smp_out_object(out, NULL);
+        smp_out_string(out, "name", smp_front_name(&p->found.job, name));
+        smp_out_string(out, "cluster", p->found.job.cluster->name);
+        smp_out_u64(out, "gpus", p->found.job.world);
+        smp_out_double(out, "step_time_s", p->found.report.step_time_s);
+        smp_out_u64(out, "peak_bytes", p->peak_bytes);
+        smp_out_double(out, "cost_per_billion_tokens",
+                       p->found.report.cost_per_billion_tokens > 0
+                           ? p->found.report.cost_per_billion_tokens : (double)NAN);
+        if (run) {
+            smp_out_double(out, "days", p->time_s / 86400);
+            smp_out_double(out, "cost", p->cost);
+        }
+        smp_out_settings(out, "settings", &p->found.job.settings);
+        smp_out_end_object(out);
     }
-    for (uint32_t i = 0; i < plan->n_why; i++) {
-        put_sentence(stream, plan->why[i]);
-    }
+    smp_out_end_array(out);
 }
 
 static void put_nearest(const smp_plan *plan, FILE *stream)
@@ -213,7 +326,7 @@ static void put_nearest(const smp_plan *plan, FILE *stream)
     const smp_memory *memory = &plan->nearest.report.memory;
     fprintf(stream, "Nothing fits. The nearest configuration lacks %s (%" PRIu64 " bytes):\n",
             smp_show_bytes(plan->nearest_excess_bytes), plan->nearest_excess_bytes);
-    put_settings(NULL, &plan->nearest.job, false, "    ", stream);
+    smp_put_job_settings(&plan->nearest.job, "    ", stream);
     fprintf(stream, "    peak %s of %s, of which %.3g %% must stay free\n",
             smp_show_bytes(memory->peak_bytes), smp_show_bytes(memory->capacity_bytes),
             100 * plan->options.margin_frac);
@@ -234,8 +347,7 @@ static void put_nearest(const smp_plan *plan, FILE *stream)
 
 /* ---------------------------------------------------------------------- JSON */
 
-/* A plan has the settings, and the report under the names that smp-sim gives its parts. */
-static void out_found(smp_json_out *out, const char *key, const smp_found *found)
+void smp_out_found(smp_json_out *out, const char *key, const smp_found *found)
 {
     smp_out_object(out, key);
     smp_out_u64(out, "gpus", found->job.world);
@@ -247,7 +359,7 @@ static void out_found(smp_json_out *out, const char *key, const smp_found *found
     smp_out_end_object(out);
 }
 
-static const char *objective_name(smp_objective objective)
+const char *smp_objective_name(smp_objective objective)
 {
     switch (objective) {
     case SMP_OBJECTIVE_TIME:
@@ -260,18 +372,58 @@ static const char *objective_name(smp_objective objective)
     return "";
 }
 
-static void out_search(smp_json_out *out, const smp_plan *plan)
+void smp_out_search(smp_json_out *out, const smp_search_info *info, bool timing)
 {
-    const smp_search_info *info = &plan->info;
-    smp_out_object(out, "search");
     smp_out_u64(out, "enumerated", info->enumerated);
     smp_out_u64(out, "pruned", info->pruned);
     smp_out_u64(out, "evaluated", info->evaluated);
     smp_out_bool(out, "exhausted", info->exhausted);
     smp_out_double(out, "gap", info->gap);
     /* by the clock, so only where it is asked for: else the same search, the same bytes */
-    smp_out_double(out, "seconds", plan->options.timing ? info->seconds : (double)NAN);
+    smp_out_double(out, "seconds", timing ? info->seconds : (double)NAN);
+}
+
+static void out_neighbour(smp_json_out *out, const smp_plan *plan, const smp_neighbour *n)
+{
+    smp_out_object(out, NULL);
+    smp_out_string(out, "setting", n->key);
+    smp_out_string(out, "value", n->value);
+    smp_out_string(out, "with", n->with);
+    smp_out_double(out, "step_time_change_s", smp_s_from_ps(n->more_ps));
+    smp_out_double(out, "step_time_change_frac",
+                   (double)n->more_ps / (double)plan->found[0].report.step_ps);
+    smp_out_i64(out, "peak_change_bytes", n->more_bytes);
+    smp_out_bool(out, "fits", n->excess_bytes == 0);
+    smp_out_u64(out, "shortfall_bytes", n->excess_bytes);
+    smp_out_bool(out, "in_space", !n->outside);
+    smp_out_string(out, "limit", n->limit);
+    smp_out_string(out, "why", n->why);
     smp_out_end_object(out);
+}
+
+void smp_out_why(smp_json_out *out, const smp_plan *plan)
+{
+    smp_out_array(out, "why");
+    for (uint32_t i = 0; i < plan->n_neighbour; i++) {
+        smp_out_string(out, NULL, plan->neighbours[i].why);
+    }
+    if (plan->experts) {
+        smp_out_string(out, NULL, plan->experts);
+    }
+    smp_out_end_array(out);
+    smp_out_array(out, "sensitivity");
+    for (uint32_t i = 0; i < plan->n_neighbour; i++) {
+        out_neighbour(out, plan, &plan->neighbours[i]);
+    }
+    smp_out_end_array(out);
+}
+
+double smp_exposed_share(const smp_found *found)
+{
+    const smp_time_parts *t = &found->report.time;
+    const int64_t exposed_ps = t->shard_ps + t->replica_ps + t->tensor_ps + t->expert_ps +
+                               t->world_ps + t->offload_ps;
+    return (double)exposed_ps / (double)found->report.step_ps;
 }
 
 static void out_nearest(smp_json_out *out, const smp_plan *plan)
@@ -283,7 +435,7 @@ static void out_nearest(smp_json_out *out, const smp_plan *plan)
     } else {
         smp_out_string(out, "fitting_gpus", NULL);
     }
-    out_found(out, "nearest", &plan->nearest);
+    smp_out_found(out, "nearest", &plan->nearest);
     smp_out_end_object(out);
 }
 
@@ -296,22 +448,23 @@ static void print_json(const smp_plan *plan, FILE *stream)
     smp_out_u64(&out, "gpus", plan->job.cluster->gpus);
     smp_out_u64(&out, "seq_len", plan->job.batch.seq_len);
     smp_out_u64(&out, "global_batch", plan->job.batch.global_batch);
-    smp_out_string(&out, "objective", objective_name(plan->options.objective));
+    smp_out_string(&out, "objective", smp_objective_name(plan->options.objective));
     smp_out_double(&out, "margin_frac", plan->options.margin_frac);
     smp_out_array(&out, "plans");
     for (uint32_t i = 0; i < plan->n_found; i++) {
-        out_found(&out, NULL, &plan->found[i]);
+        smp_out_found(&out, NULL, &plan->found[i]);
     }
     smp_out_end_array(&out);
-    smp_out_array(&out, "why");
-    for (uint32_t i = 0; i < plan->n_why; i++) {
-        smp_out_string(&out, NULL, plan->why[i]);
+    smp_out_why(&out, plan);
+    if (plan->options.front) {
+        smp_out_front(&out, &plan->front, false);
     }
-    smp_out_end_array(&out);
     if (plan->has_nearest) {
         out_nearest(&out, plan);
     }
-    out_search(&out, plan);
+    smp_out_object(&out, "search");
+    smp_out_search(&out, &plan->info, plan->options.timing);
+    smp_out_end_object(&out);
     smp_out_end_object(&out);
     fwrite(out.text.data, 1, out.text.length, stream);
     smp_text_free(&out.text);

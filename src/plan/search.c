@@ -12,7 +12,7 @@
  */
 #include "config.h"
 
-#include "plan/plan.h"
+#include "plan/front.h"
 
 #include "base/numeric.h"
 #include "model/model.h"
@@ -35,7 +35,8 @@ typedef struct item {
 
 typedef struct heap { item *items; size_t n, room; } heap;
 
-/* A simulated point: for dominance, and so that no point is simulated twice. */
+/* A simulated point: for dominance, and so that no point is simulated twice.  Only the time
+ * without slowdowns by overlap is monotonic, so only that bounds what the point dominates. */
 typedef struct timed {
     smp_point point;
     int64_t alone_ps; /* where nothing slows anything */
@@ -127,6 +128,18 @@ static void stop(smp_plan *plan, int64_t best_ps, int64_t bound_ps)
     const double gap = best_ps > 0 ? (double)(best_ps - bound_ps) / (double)best_ps : 1;
     plan->stopped = true;
     plan->info.gap = gap > plan->info.gap ? gap : plan->info.gap;
+}
+
+/* By how much whole models on every rank, which delayed_init=false makes first, are over the
+ * memory of a host, whatever the other settings: no configuration has a smaller excess. */
+static uint64_t host_excess(const smp_job *job)
+{
+    const smp_cluster *cluster = job->cluster;
+    const uint32_t ranks =
+        cluster->gpus < cluster->gpus_per_node ? cluster->gpus : cluster->gpus_per_node;
+    const uint64_t bytes = smp_mul(smp_mul(4, smp_model_parameters(job->model)), ranks);
+    const uint64_t there = (uint64_t)cluster->host_memory_bytes.value;
+    return !job->settings.delayed_init && bytes > there ? bytes - there : 0;
 }
 
 /* ----------------------------------------------------------------- the plans */
@@ -396,21 +409,6 @@ static smp_status best_first(search *s)
     return st;
 }
 
-/* The fastest plans in ever less memory.  Each round is a search of its own with the best of
- * the last round's memory, less a twentieth, as its limit. */
-static smp_status find_front(search *s)
-{
-    smp_status st = SMP_OK;
-    s->top = 1;
-    while (st == SMP_OK && s->n_found > 0 && !s->plan->stopped) {
-        s->limit_bytes = s->found[0].report.memory.peak_bytes / 20 * 19;
-        s->n_found = 0;
-        s->heap.n = 0;
-        st = best_first(s);
-    }
-    return st;
-}
-
 static smp_status every_point(search *s)
 {
     smp_point point = {{0}};
@@ -471,16 +469,18 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
 {
     smp_arena *arena = smp_arena_create();
     search s = {.plan = plan, .errors = errors, .bounds = bounds, .top = top_of(plan)};
-    s.space = smp_plan_space_create(job);
+    s.space = smp_plan_space_create(job, plan->options.fine);
     s.found = SMP_ARENA_ARRAY(arena, top_of(plan), smp_found);
     s.limit_bytes = limit_of(plan, job);
     const uint64_t points = count_points(s.space);
     plan->info.enumerated += points;
     const uint64_t before = plan->info.evaluated;
-    smp_status st = plan->options.prune ? best_first(&s) : every_point(&s);
+    smp_status st = !plan->options.prune       ? every_point(&s)
+                    : host_excess(job) > 0 ? SMP_OK /* nothing fits */
+                                               : best_first(&s);
     merge(&s);
-    if (st == SMP_OK && plan->options.front && plan->options.prune) {
-        st = find_front(&s);
+    if (st == SMP_OK && plan->options.front) {
+        st = smp_front_find(plan, bounds, job, errors);
     }
     plan->info.pruned += points - (plan->info.evaluated - before);
     free(s.heap.items);
@@ -549,20 +549,20 @@ static smp_status search_all(smp_plan *plan, smp_bounds *bounds, smp_errors *err
 static bool is_lean_head(const smp_plan_space *space, const smp_point *point)
 {
     return point->digit[SMP_DIM_MICRO] == 0 &&
+           point->digit[SMP_DIM_CHUNKS] == space->n_choice[SMP_DIM_CHUNKS] - 1 &&
            point->digit[SMP_DIM_CHECKPOINTING] == space->n_choice[SMP_DIM_CHECKPOINTING] - 1;
 }
 
 static bool is_lean_leaf(const smp_plan_space *space, const smp_point *point)
 {
     const uint32_t offload = point->digit[SMP_DIM_OFFLOAD];
-    return (offload == 0 || offload == space->n_choice[SMP_DIM_OFFLOAD] - 1) &&
-           point->digit[SMP_DIM_CHUNKS] == space->n_choice[SMP_DIM_CHUNKS] - 1;
+    return offload == 0 || offload == space->n_choice[SMP_DIM_OFFLOAD] - 1;
 }
 
 typedef struct lean { smp_found found; uint64_t excess_bytes; bool any; } lean;
 
-/* A lean point, by the least that it can lack. */
-typedef struct lean_item { uint64_t excess_bytes, code; smp_point point; } lean_item;
+/* A lean point, by the least that it can lack, and by the least peak on the device. */
+typedef struct lean_item { uint64_t excess_bytes, bytes, code; smp_point point; } lean_item;
 typedef struct lean_items { lean_item *items; size_t n, room; } lean_items;
 
 static int compare_lean(const void *left, const void *right)
@@ -571,6 +571,9 @@ static int compare_lean(const void *left, const void *right)
     const lean_item *b = right;
     if (a->excess_bytes != b->excess_bytes) {
         return a->excess_bytes < b->excess_bytes ? -1 : 1;
+    }
+    if (a->bytes != b->bytes) {
+        return a->bytes < b->bytes ? -1 : 1;
     }
     return (a->code > b->code) - (a->code < b->code);
 }
@@ -595,11 +598,13 @@ static smp_status add_lean(const smp_plan *plan, smp_bounds *bounds,
         if (st != SMP_OK) {
             return st;
         }
-        const uint64_t excess = bytes > limit ? bytes - limit : 0;
+        const uint64_t on_host = host_excess(space->job);
+        const uint64_t on_device = bytes > limit ? bytes - limit : 0;
+        const uint64_t excess = on_device > on_host ? on_device : on_host;
         if (excess < below) {
             SMP_GROW(all->items, all->n, all->room);
             all->items[all->n++] =
-                (lean_item){excess, smp_plan_space_code(space, &point), point};
+                (lean_item){excess, bytes, smp_plan_space_code(space, &point), point};
         }
     } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
     return SMP_OK;
@@ -616,14 +621,18 @@ static bool is_leaner(const lean *a, const lean *b)
     return peak_a != peak_b ? peak_a < peak_b : a->found.code < b->found.code;
 }
 
-/* Simulates lean points in the order of their bounds, until none can lack less. */
+/* Simulates lean points in the order of their bounds, until none can lack less; what lacks in
+ * host memory for any point is the least there is. */
 static smp_status try_lean(const smp_plan *plan, const smp_plan_space *space,
                            const lean_items *all, smp_errors *errors, lean *best)
 {
-    for (size_t i = 0; i < all->n && best->excess_bytes > 0; i++) {
+    const uint64_t least = host_excess(space->job);
+    for (size_t i = 0; i < all->n && best->excess_bytes > least; i++) {
         lean candidate = {.found.code = all->items[i].code, .any = true};
         smp_found *found = &candidate.found;
-        if (all->items[i].excess_bytes > best->excess_bytes) {
+        if (all->items[i].excess_bytes > best->excess_bytes ||
+            (best->any && all->items[i].excess_bytes == best->excess_bytes &&
+             all->items[i].bytes > best->found.report.memory.peak_bytes)) {
             break;
         }
         if (!smp_plan_space_job(space, &all->items[i].point, &found->job)) {
@@ -646,7 +655,7 @@ static smp_status try_lean(const smp_plan *plan, const smp_plan_space *space,
 static smp_status find_leanest(const smp_plan *plan, smp_bounds *bounds, const smp_job *job,
                                uint64_t below, smp_errors *errors, lean *best)
 {
-    smp_plan_space *space = smp_plan_space_create(job);
+    smp_plan_space *space = smp_plan_space_create(job, plan->options.fine);
     smp_point point = {{0}};
     lean_items all = {0};
     smp_status st = SMP_OK;
@@ -746,7 +755,7 @@ static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_e
     plan->nearest_excess_bytes = best.excess_bytes;
     const bool anywhere = lacks_on_any_nodes(&best.found.report.memory);
     plan->largest_gpus_tried = plan->job.cluster->gpus;
-    st = anywhere ? SMP_OK : find_fitting(plan, bounds, errors);
+    st = anywhere || plan->options.brief ? SMP_OK : find_fitting(plan, bounds, errors);
     if (st != SMP_OK) {
         return st;
     }
@@ -798,7 +807,7 @@ static smp_status run(smp_plan *plan, smp_errors *errors)
         st = plan->n_found > 0 ? confirm(plan, errors)
                                : explain_nothing_fits(plan, bounds, errors);
     }
-    if (st == SMP_OK) {
+    if (st == SMP_OK && !plan->options.brief) {
         st = smp_plan_explain(plan, errors);
     }
     plan->info.seconds = now_s() - plan->start_s;
@@ -828,6 +837,7 @@ void smp_plan_destroy(smp_plan *plan)
 {
     if (plan) {
         free(plan->spots);
+        free(plan->front.at);
         smp_arena_destroy(plan->arena);
     }
 }

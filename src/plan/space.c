@@ -12,6 +12,7 @@
 #include "plan/plan.h"
 
 #include "base/numeric.h"
+#include "mesh/runtime.h"
 #include "mesh/settings.h"
 #include "model/model.h"
 
@@ -161,19 +162,15 @@ static void add_checkpointing(smp_plan_space *space)
         space->pinned[SMP_DIM_CHECKPOINTING] = true;
         return;
     }
-    smp_choice choices[8] = {
-        {0, SMP_CHECKPOINTING_NONE},
-        {0, SMP_CHECKPOINTING_SELECTIVE_ATTENTION},
-        {0, SMP_CHECKPOINTING_SELECTIVE_OP},
-    };
-    uint32_t n = 3;
     const uint32_t n_layer = job->model->n_layer;
-    uint32_t last = 0;
-    for (uint32_t quarter = 1; quarter <= 3; quarter++) {
-        const uint32_t k = n_layer * quarter / 4;
-        if (k > last && k < n_layer) {
+    smp_choice *choices = SMP_ARENA_ARRAY(space->arena, 3 + (size_t)n_layer, smp_choice);
+    uint32_t n = 0;
+    choices[n++] = (smp_choice){0, SMP_CHECKPOINTING_NONE};
+    choices[n++] = (smp_choice){0, SMP_CHECKPOINTING_SELECTIVE_ATTENTION};
+    choices[n++] = (smp_choice){0, SMP_CHECKPOINTING_SELECTIVE_OP};
+    for (uint32_t k = 1; k < n_layer; k++) {
+        if (space->fine || k == n_layer / 4 || k == n_layer / 2 || k == n_layer * 3 / 4) {
             choices[n++] = (smp_choice){k, SMP_CHECKPOINTING_FIRST};
-            last = k;
         }
     }
     choices[n++] = (smp_choice){0, SMP_CHECKPOINTING_FULL};
@@ -230,13 +227,24 @@ static void add_sharding(smp_plan_space *space)
     }
 }
 
+/* Powers of two up to 16 that divide every sequence.  More chunks need less memory, and more
+ * launches; under tensor parallelism the reductions of one overlap with the next. */
 static void add_chunks(smp_plan_space *space)
 {
-    if (given(space->job, "loss_chunks")) {
-        pin(space, SMP_DIM_CHUNKS, space->job->settings.loss_chunks);
-    } else {
-        set_values(space, SMP_DIM_CHUNKS, (const uint32_t[]){1, 8}, 2);
+    const smp_job *job = space->job;
+    enum { MOST = 16 };
+    uint32_t values[5];
+    uint32_t n = 0;
+    if (given(job, "loss_chunks")) {
+        pin(space, SMP_DIM_CHUNKS, job->settings.loss_chunks);
+        return;
     }
+    for (uint32_t chunks = 1; chunks <= MOST && job->batch.seq_len % chunks == 0; chunks *= 2) {
+        if (space->fine || chunks == 1 || chunks == 8) {
+            values[n++] = chunks;
+        }
+    }
+    set_values(space, SMP_DIM_CHUNKS, values, n);
 }
 
 void smp_plan_space_destroy(smp_plan_space *space)
@@ -332,6 +340,7 @@ static void apply(const smp_plan_space *space, const smp_point *point, smp_setti
     s->hybrid_shard_degree = choice_value(space, point, SMP_DIM_SHARD);
     s->accumulation = (smp_accumulation)choice_value(space, point, SMP_DIM_ACCUMULATION);
     s->reshard_after_forward = choice_value(space, point, SMP_DIM_RESHARD) != 0;
+    s->loss_chunks = choice_value(space, point, SMP_DIM_CHUNKS);
     apply_leaf(space, point, s);
 }
 
@@ -356,7 +365,7 @@ static bool places_well(const smp_plan_space *space, const smp_point *point)
     if (cluster->gpus / tensor % shard != 0 || (nested && shard % expert != 0)) {
         return false;
     }
-    if (given(space->job, "rank_order") || nested == other) {
+    if (smp_key_given(&space->job->settings, SMP_KEY_RANK_ORDER) || nested == other) {
         return respects_nodes(cluster, tensor, shard);
     }
     return respects_nodes(cluster, 1, before) &&
@@ -381,9 +390,7 @@ static bool is_copy_mesh(const smp_plan_space *space, const smp_point *point,
     const uint32_t expert = s->expert_parallel_degree;
     const uint32_t shard = s->hybrid_shard_degree / (nested ? expert : 1);
     return (s->tensor_parallel_degree == 1 && point->digit[SMP_DIM_SEQUENCE] > 0) ||
-           ((expert == 1 || shard == 1) && point->digit[SMP_DIM_ORDER] > 0) ||
-           (expert == 1 && point->digit[SMP_DIM_LAYOUT] > 0) ||
-           (expert == 1 && point->digit[SMP_DIM_EXCHANGE] > 0) ||
+           (shard == 1 && point->digit[SMP_DIM_ORDER] > 0) ||
            (job->micro_batches == 1 && point->digit[SMP_DIM_ACCUMULATION] > 0) ||
            /* the stack has only one way */
            (uint32_t)s->accumulation != choice_value(space, point, SMP_DIM_ACCUMULATION) ||
@@ -427,9 +434,20 @@ static size_t groups_code(const smp_plan_space *space, const smp_point *point)
     return code;
 }
 
+/* Known before any rule is tried: with all experts on each rank there is nothing to lay out. */
+static bool lays_out_nothing(const smp_plan_space *space, const smp_point *point)
+{
+    return choice_value(space, point, SMP_DIM_EXPERT) == 1 &&
+           (point->digit[SMP_DIM_LAYOUT] > 0 || point->digit[SMP_DIM_EXCHANGE] > 0 ||
+            point->digit[SMP_DIM_ORDER] > 0);
+}
+
 /* The resolved job of a point whose leaf digits count as 0. */
 static bool try_mesh(const smp_plan_space *space, const smp_point *point, smp_job *job_p)
 {
+    if (lays_out_nothing(space, point)) {
+        return false;
+    }
     if (!space->pinned[SMP_DIM_SHARD] && !places_well(space, point)) {
         return false;
     }
@@ -469,8 +487,9 @@ bool smp_plan_space_mesh(const smp_plan_space *space, const smp_point *point, sm
 bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
                          const smp_job *mesh, smp_job *job_p)
 {
-    const bool whole = mesh->settings.checkpointing == SMP_CHECKPOINTING_FULL ||
-                       mesh->settings.checkpointing == SMP_CHECKPOINTING_FIRST;
+    const bool whole = (mesh->settings.checkpointing == SMP_CHECKPOINTING_FULL ||
+                        mesh->settings.checkpointing == SMP_CHECKPOINTING_FIRST) &&
+                       smp_runtime_offloads(&mesh->settings);
     const uint64_t tokens = smp_mul(mesh->settings.micro_batch, mesh->batch.seq_len);
     if ((choice_value(space, point, SMP_DIM_OFFLOAD) > 0 && !whole) ||
         tokens % choice_value(space, point, SMP_DIM_CHUNKS) != 0) {
@@ -488,12 +507,13 @@ bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp
            smp_plan_space_leaf(space, point, &mesh, job_p);
 }
 
-smp_plan_space *smp_plan_space_create(const smp_job *job)
+smp_plan_space *smp_plan_space_create(const smp_job *job, bool fine)
 {
     smp_arena *arena = smp_arena_create();
     smp_plan_space *space = SMP_ARENA_NEW(arena, smp_plan_space);
     space->arena = arena;
     space->job = job;
+    space->fine = fine;
     add_tensor(space);
     add_expert(space);
     add_micro_batch(space);

@@ -20,7 +20,8 @@
 #include "sim/sim.h"
 
 /* The order of a simulation's tasks, made once for any number of runs.  Durations are those of
- * the simulation's records, so what the engine knows beside costs is in them. */
+ * the simulation's records, so what the engine knows beside costs (tasks that slow each other
+ * down, imbalance drawn) is in them, and so is when the host issued what waited for it. */
 typedef struct smp_apart smp_apart;
 SMP_CHECK smp_status smp_apart_create(const smp_simulation *simulation, smp_errors *errors,
                                       smp_apart **apart_p);

@@ -256,6 +256,14 @@ static void add_source(smp_apart *a, uint32_t slot)
     a->sources[a->n_source++] = slot;
 }
 
+/* When the host issued the task, where the class waited for nothing else. */
+static int64_t issue_of(const smp_record *record, uint32_t c, uint32_t instance, uint32_t task)
+{
+    const bool by_host = record->cause_class == c && record->cause_instance == instance &&
+                         record->cause_task == task;
+    return by_host ? record->ready_ps : 0;
+}
+
 /* Appends the operation of a task. */
 static smp_apart_op *emit(compiler *k, uint32_t c, uint32_t number)
 {
@@ -265,11 +273,12 @@ static smp_apart_op *emit(compiler *k, uint32_t c, uint32_t number)
     const wait_range range = waits_of(lane_, number);
     const smp_record *record = &a->simulation->records[c][number];
     const uint32_t i = lane_->instance_of[number];
+    const uint32_t t = number - lane_->record0[i];
     SMP_GROW(a->ops, a->n_op, k->capacity_op);
     smp_apart_op *op = &a->ops[a->n_op++];
     *op = (smp_apart_op){.duration_ps = record->end_ps - record->start_ps, .klass = c,
-                         .instance = i, .task = (uint16_t)(number - lane_->record0[i]),
-                         .source0 = (uint32_t)a->n_source};
+                         .issue_ps = issue_of(record, c, i, t), .instance = i,
+                         .task = (uint16_t)t, .source0 = (uint32_t)a->n_source};
     if (lane_->stream_task[s] != SMP_APART_NONE) {
         add_source(a, lane_->slot[lane_->stream_task[s]]);
     }

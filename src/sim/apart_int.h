@@ -27,6 +27,7 @@ typedef struct smp_apart_circle {
 
 typedef struct smp_apart_op {
     int64_t duration_ps;
+    int64_t issue_ps;    /* no start before it, where the host let the task start; else 0 */
     uint32_t klass, instance;
     uint16_t task;       /* in its segment */
     bool meets;          /* a collective: ends follow once its last op has been met */

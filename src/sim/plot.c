@@ -44,15 +44,18 @@ static char *title_of(smp_arena *arena, const smp_simulation *simulation, const 
     const smp_settings *settings = &job->settings;
     char checkpointing[64] = "";
     smp_settings_get(settings, "checkpointing", checkpointing, sizeof checkpointing);
+    const char *experts =
+        settings->expert_parallel_degree == 1
+            ? "" : smp_arena_printf(arena, ", expert %u", settings->expert_parallel_degree);
     return smp_arena_printf(
         arena,
         "%s: %s on %u GPUs (%s)\nstep %s, sequence %" PRIu64 ", global batch %" PRIu64
-        ", shard %u, tensor %u, replicas %u, micro-batch %u (%" PRIu64
+        ", shard %u, tensor %u%s, replicas %u, micro-batch %u (%" PRIu64
         " a step), checkpointing %s",
         what, smp_model_name(job->model), job->world, smp_cluster_name(job->cluster),
         smp_show_seconds(simulation->report.step_time_s), job->batch.seq_len,
         job->batch.global_batch, settings->hybrid_shard_degree,
-        settings->tensor_parallel_degree, job->replicas, settings->micro_batch,
+        settings->tensor_parallel_degree, experts, job->replicas, settings->micro_batch,
         job->micro_batches, checkpointing);
 }
 
@@ -185,8 +188,9 @@ smp_status smp_simulation_plot_memory(const smp_simulation *simulation, const ch
 
 /* Colours of the timeline; the script has the same order. */
 typedef enum shade {
-    SHADE_MATMUL, SHADE_ATTENTION, SHADE_MEMORY, SHADE_GATHER, SHADE_REDUCE, SHADE_COPY,
-    SHADE_FORWARD, SHADE_RECOMPUTE, SHADE_BACKWARD, SHADE_UPDATE, SHADES
+    SHADE_MATMUL, SHADE_ATTENTION, SHADE_MEMORY, SHADE_GATHER, SHADE_REDUCE,
+    SHADE_EXCHANGE, SHADE_COPY, SHADE_FORWARD, SHADE_RECOMPUTE, SHADE_BACKWARD, SHADE_UPDATE,
+    SHADES
 } shade;
 
 static shade shade_of(const smp_task *task)
@@ -195,7 +199,9 @@ static shade shade_of(const smp_task *task)
     case SMP_CLASS_MATMUL: return SHADE_MATMUL;
     case SMP_CLASS_ATTENTION: return SHADE_ATTENTION;
     case SMP_CLASS_COLLECTIVE:
-        return task->op == SMP_OP_ALL_GATHER ? SHADE_GATHER : SHADE_REDUCE;
+        return task->op == SMP_OP_ALL_GATHER   ? SHADE_GATHER
+               : task->op == SMP_OP_ALL_TO_ALL ? SHADE_EXCHANGE
+                                               : SHADE_REDUCE;
     case SMP_CLASS_HOST_COPY: return SHADE_COPY;
     case SMP_CLASS_MEMORY:
         break;

@@ -294,6 +294,14 @@ static void out_job(smp_json_out *out, const smp_job *job)
     smp_out_settings(out, "settings", &job->settings);
 }
 
+void smp_out_simulation(smp_json_out *out, const smp_simulation *simulation,
+                        const smp_what_ifs *what_ifs)
+{
+    out_job(out, simulation->job);
+    smp_out_report(out, simulation->job, &simulation->report);
+    smp_what_ifs_out(what_ifs, out);
+}
+
 smp_status smp_simulation_print_with(const smp_simulation *simulation,
                                      const smp_what_ifs *what_ifs, bool json, FILE *stream,
                                      smp_errors *errors)
@@ -302,9 +310,7 @@ smp_status smp_simulation_print_with(const smp_simulation *simulation,
     smp_text text = {0};
     if (json) {
         smp_out_object(&out, NULL);
-        out_job(&out, simulation->job);
-        smp_out_report(&out, simulation->job, &simulation->report);
-        smp_what_ifs_out(what_ifs, &out);
+        smp_out_simulation(&out, simulation, what_ifs);
         smp_out_end_object(&out);
         text = out.text;
     } else {

@@ -10,7 +10,9 @@
  * of shape k times its seconds on the path that time.parts follows,
  *     sigma^2 = sum over classes of ( (sum_k x_k)^2 + sum_k x_k^2 ) / 2,
  * and the 80 % interval is step +- 1.2816 sigma (a normal error).  The share of one half is an
- * assumption; it lies between "all shapes err alike" and "errors average out".
+ * assumption; it lies between "all shapes err alike" and "errors average out".  Added to
+ * sigma^2 is the square of what the efficiency of a software stack leaves of the step
+ * (docs/stacks.md).
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -20,6 +22,7 @@
 
 #include "base/numeric.h"
 #include "cost/stack.h"
+#include "mesh/runtime.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -112,7 +115,9 @@ static double step_sigma_s(const smp_simulation *simulation)
         }
     }
     smp_arena_destroy(arena);
-    return sqrt(variance);
+    const double stack_s = smp_runtime_of(simulation->job->settings.stack)->spread *
+                           simulation->report.step_time_s;
+    return sqrt(variance + stack_s * stack_s);
 }
 
 /* -------------------------------------------------------------------- report */
@@ -221,7 +226,7 @@ static smp_status run(const smp_simulation *simulation, const smp_overlap *overl
         .step = simulation->step,
         .duration_ps = simulation->duration_ps,
         .drawn_ps = simulation->drawn_ps,
-        .host_issue_ps = host_issue(simulation),
+        .host_issue_ps = simulation->host_issue_ps,
         .records = simulation->records,
         .record0 = (const uint32_t *const *)simulation->record0,
         .overlap = overlap,
@@ -260,6 +265,7 @@ smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *er
     smp_simulation *simulation = SMP_ARENA_NEW(arena, smp_simulation);
     *simulation = (smp_simulation){.arena = arena, .job = job, .step = step};
     price_tasks(simulation);
+    simulation->host_issue_ps = host_issue(simulation);
     make_records(simulation);
     smp_report *report = &simulation->report;
     simulation->drawn_ps = SMP_ARENA_ARRAY(arena, step->n_program, const int64_t *const *);

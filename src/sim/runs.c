@@ -21,6 +21,9 @@
 
 static const double hour_s = 3600;
 static const double restart_assumed_s = 600;
+/* Expected during one step with its checkpoint and restart: beyond, e^-100 of the time is
+ * useful. */
+enum { MOST_FAILURES = 100 };
 
 /* ----------------------------------------------------------------- failures */
 
@@ -54,7 +57,6 @@ smp_status smp_failures_answer_find(const smp_simulation *simulation,
                                     const smp_what_if_options *o, double step_s,
                                     smp_errors *errors, smp_failures_answer *answer_p)
 {
-    const double most_s = 365 * 24 * hour_s;
     const double copy_s = copy_state_s(simulation);
     smp_failures_answer a = {.gpu_mtbf_s = o->mtbf_h * hour_s,
                              .save_given = o->save_s >= 0, .load_given = o->load_s >= 0,
@@ -64,14 +66,13 @@ smp_status smp_failures_answer_find(const smp_simulation *simulation,
     a.failures.mtbf_s = a.gpu_mtbf_s / (double)simulation->job->world;
     a.failures.save_s = a.save_given ? o->save_s : copy_s;
     a.failures.restart_s = (a.restart_given ? o->restart_s : restart_assumed_s) + a.load_s;
-    if (a.failures.save_s + a.failures.restart_s > most_s ||
-        a.failures.save_s + a.failures.restart_s + step_s > 100 * a.failures.mtbf_s) {
+    const double needed_s = a.failures.save_s + a.failures.restart_s + step_s;
+    if (needed_s > MOST_FAILURES * a.failures.mtbf_s) {
         const smp_place where = {.file = "--mtbf"};
         return smp_fail(errors, SMP_INPUT, &where,
-                        "%g h a GPU is one failure in %g s of %u GPUs, and a step, a "
-                        "checkpoint and a restart take %g s: no step would ever be kept",
-                        o->mtbf_h, a.failures.mtbf_s, simulation->job->world,
-                        a.failures.save_s + a.failures.restart_s + step_s);
+                        "%g h a GPU is a failure every %g s of %u GPUs, and a step, a "
+                        "checkpoint and a restart take %g s: next to no step would be kept",
+                        o->mtbf_h, a.failures.mtbf_s, simulation->job->world, needed_s);
     }
     a.best_s = smp_failures_best_s(&a.failures);
     a.young_s = smp_failures_young_s(&a.failures);
@@ -91,12 +92,12 @@ smp_status smp_failures_answer_find(const smp_simulation *simulation,
 
 void smp_failures_answer_text(const smp_failures_answer *a, smp_text *text)
 {
-    smp_text_add(text, "\nFailures: one in %.0f h a GPU, one in %s of this job (%.1f a day)\n",
+    smp_text_add(text, "\nFailures: one in %.0f h a GPU, one in %s of this job (%.3g a day)\n",
                  a->gpu_mtbf_s / hour_s, smp_show_seconds(a->failures.mtbf_s),
                  a->failures_per_day);
     smp_text_add(text, "  checkpoint stops training for %s (%s)\n",
                  smp_show_seconds(a->failures.save_s),
-                 a->save_given ? "given" : "estimate: copy of the state to the host");
+                 a->save_given ? "given" : "estimate: copy to the host");
     smp_text_add(text, "  restart %s (%s) + load %s (%s)\n",
                  smp_show_seconds(a->failures.restart_s - a->load_s),
                  a->restart_given ? "given" : "assumed", smp_show_seconds(a->load_s),
@@ -146,7 +147,7 @@ smp_status smp_training_answer_find(const smp_simulation *simulation, double tok
     const double step_tokens = (double)job->batch.seq_len * (double)job->batch.global_batch;
     const double price = job->cluster->price_per_gpu_hour.value;
     const smp_place where = {.file = "--tokens"};
-    if (tokens > 1e18) {
+    if (tokens < 1 || tokens > 1e18) {
         return smp_fail(errors, SMP_INPUT, &where, "%g: must be from 1 to 1e18", tokens);
     }
     /* The interval is that of the step, noise and failures apart. */
@@ -168,7 +169,7 @@ void smp_training_answer_text(const smp_training_answer *a, smp_text *text)
     smp_text_add(text, "\nTraining on %s tokens: %.0f steps of %s, goodput %.2f %%\n",
                  smp_show_count(a->tokens), a->training.steps, smp_show_seconds(a->step_s),
                  100 * a->goodput);
-    smp_text_add(text, "  %.2f days   (80 %% interval %.2f to %.2f)\n", a->training.days,
+    smp_text_add(text, "  %.4g days   (80 %% interval %.4g to %.4g)\n", a->training.days,
                  a->low.days, a->high.days);
     smp_text_add(text, "  %.0f GPU hours\n", a->training.gpu_hours);
     if (a->training.money > 0) {

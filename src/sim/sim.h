@@ -45,6 +45,7 @@ struct smp_simulation {
     /* per class: durations by task (program->n_task), cost by task, first record of each
      * instance (n_instance + 1), and the records */
     int64_t **duration_ps;
+    int64_t **host_issue_ps; /* NULL: the host launches nothing */
     smp_cost **cost;
     uint32_t **record0;
     smp_record **records;
@@ -81,8 +82,8 @@ SMP_CHECK smp_status smp_engine_run(const smp_step *step, int64_t *const *durati
                                     smp_record *const *records, const uint32_t *const *record0,
                                     smp_errors *errors, int64_t *end_ps_p, uint32_t *slowest_p);
 
-/* Durations by instance of class c where the imbalance of experts is drawn (drawn_ps above); NULL:
- * nothing is. */
+/* Durations by instance of class c where the imbalance of experts is drawn (drawn_ps above);
+ * NULL: nothing is. */
 const int64_t *const *smp_draw_durations(const smp_simulation *simulation, uint32_t c);
 /* Runs the step of a simulation again as if nothing slowed anything; never ends later.  The
  * records are overwritten. */
@@ -118,5 +119,8 @@ void smp_live_sweep(const smp_simulation *simulation, uint32_t c,
 
 /* The report without braces: for objects of smp-sim, sweeps and plans. */
 void smp_out_report(smp_json_out *out, const smp_job *job, const smp_report *report);
+/* The job, its report and the answers (or NULL), without braces. */
+void smp_out_simulation(smp_json_out *out, const smp_simulation *simulation,
+                        const smp_what_ifs *what_ifs);
 
 #endif

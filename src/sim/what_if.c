@@ -9,8 +9,8 @@
 void smp_what_if_options_init(smp_what_if_options *options)
 {
     enum { RUNS = 8 };
-    *options = (smp_what_if_options){.seed = 1, .runs = RUNS, .save_s = -1, .load_s = -1,
-                                     .restart_s = -1};
+    *options = (smp_what_if_options){.seed = 1, .runs = RUNS, .mtbf_h = -1, .save_s = -1,
+                                     .load_s = -1, .restart_s = -1, .tokens = -1};
 }
 
 /* A training run takes the step with its noise and the goodput with its failures, where those
@@ -21,11 +21,11 @@ static smp_status find_runs(const smp_simulation *simulation, const smp_what_if_
     const double step_s =
         w->has_ranks ? w->ranks.mean_s : simulation->report.step_time_s;
     smp_status status = SMP_OK;
-    if (o->mtbf_h > 0) {
+    if (o->mtbf_h >= 0) {
         status = smp_failures_answer_find(simulation, o, step_s, errors, &w->failures);
         w->has_failures = status == SMP_OK;
     }
-    if (status == SMP_OK && o->tokens > 0) {
+    if (status == SMP_OK && o->tokens >= 0) {
         status = smp_training_answer_find(simulation, o->tokens, step_s,
                                           w->has_failures ? w->failures.goodput : 1, errors,
                                           &w->training);
@@ -48,6 +48,16 @@ smp_status smp_what_ifs_find(const smp_simulation *simulation,
     }
     if (status == SMP_OK) {
         status = find_runs(simulation, options, errors, w);
+    }
+    const bool pytorch = simulation->step->programs[0]->host_launches;
+    if (status == SMP_OK && !options->allocator && pytorch &&
+        simulation->job->settings.fsdp_cache_flush_warnings) {
+        smp_allocator_warn(simulation, errors);
+    }
+    if (status == SMP_OK && options->allocator) {
+        status = smp_allocator_answer_find(simulation, options->allocator, errors,
+                                           &w->allocator);
+        w->has_allocator = status == SMP_OK;
     }
     if (status != SMP_OK) {
         smp_what_ifs_destroy(w);
@@ -75,6 +85,9 @@ void smp_what_ifs_out(const smp_what_ifs *w, smp_json_out *out)
     if (w && w->has_training) {
         smp_training_answer_out(&w->training, out);
     }
+    if (w && w->has_allocator) {
+        smp_allocator_answer_out(&w->allocator, out);
+    }
 }
 
 void smp_what_ifs_text(const smp_what_ifs *w, smp_text *text)
@@ -87,5 +100,8 @@ void smp_what_ifs_text(const smp_what_ifs *w, smp_text *text)
     }
     if (w && w->has_training) {
         smp_training_answer_text(&w->training, text);
+    }
+    if (w && w->has_allocator) {
+        smp_allocator_answer_text(&w->allocator, text);
     }
 }

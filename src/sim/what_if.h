@@ -76,14 +76,39 @@ SMP_CHECK smp_status smp_training_answer_find(const smp_simulation *simulation, 
 void smp_training_answer_text(const smp_training_answer *answer, smp_text *text);
 void smp_training_answer_out(const smp_training_answer *answer, smp_json_out *out);
 
+/* ---- memory under PyTorch's allocator (allocator.c) */
+
+enum { SMP_ALLOCATOR_ROWS = 4 };
+typedef struct smp_allocator_row {
+    bool expandable, limited; /* expandable_segments, limit_all_gathers */
+    uint64_t live_bytes, allocated_bytes, active_bytes, reserved_bytes; /* at most */
+    uint64_t unused_bytes;    /* of what is reserved, where most is: the least not allocated */
+    uint64_t flushes, failures; /* of the last step */
+    uint64_t segments;
+} smp_allocator_row;
+typedef struct smp_allocator_answer {
+    uint64_t capacity_bytes, arena_bytes, tensors;
+    smp_allocator_row rows[SMP_ALLOCATOR_ROWS];
+} smp_allocator_answer;
+
+SMP_CHECK smp_status smp_allocator_answer_find(const smp_simulation *simulation,
+                                               const char *allocator, smp_errors *errors,
+                                               smp_allocator_answer *answer_p);
+/* With fsdp_cache_flush_warnings: a warning where the step would flush the cache under the
+ * settings that act. */
+void smp_allocator_warn(const smp_simulation *simulation, smp_errors *errors);
+void smp_allocator_answer_text(const smp_allocator_answer *answer, smp_text *text);
+void smp_allocator_answer_out(const smp_allocator_answer *answer, smp_json_out *out);
+
 /* ---- all of them (what_if.c) */
 
 struct smp_what_ifs {
     smp_arena *arena;
-    bool has_ranks, has_failures, has_training;
+    bool has_ranks, has_failures, has_training, has_allocator;
     smp_ranks_answer ranks;
     smp_failures_answer failures;
     smp_training_answer training;
+    smp_allocator_answer allocator;
 };
 /* Members of the report's object. */
 void smp_what_ifs_out(const smp_what_ifs *what_ifs, smp_json_out *out);

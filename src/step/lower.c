@@ -207,7 +207,7 @@ static void decide_stack(smp_lowering *low)
     program->kernels = low->kernels;
     program->loss = low->loss;
     program->attention_kernel = low->set->attention_kernel;
-    program->kernel_efficiency = low->set->kernel_efficiency;
+    program->efficiency = low->set->efficiency;
     program->host_launches = !low->runtime->captured;
 }
 

@@ -345,7 +345,8 @@ static void place_chunk(smp_lowering *low, chunk *c)
     c->stats = scratch_ref(low, "loss.stats", smp_mul(c->tokens, 12 * low->tensor));
     c->beside.bytes = 0;
     if (low->loss >= SMP_LOSS_COMPILED) {
-        uint64_t each = low->loss == SMP_LOSS_COMPILED ? e : low->loss == SMP_LOSS_COPY ? 4 : 12;
+        uint64_t each = low->loss == SMP_LOSS_COMPILED ? e
+                        : low->loss == SMP_LOSS_COPY   ? 4 : 12;
         uint64_t bytes = smp_mul(smp_mul(c->tokens, low->local_vocab), each);
 
         c->beside = smp_whole(smp_lower_scratch(low, "logits.beside", SMP_KIND_LOGITS, bytes),

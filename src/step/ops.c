@@ -406,7 +406,8 @@ uint64_t smp_task_bytes(const smp_task *task)
     }
 }
 
-/* Where the expected number stands in the dims, and where the bound; false: no rows of experts. */
+/* Where the expected number stands in the dims, and where the bound; false: no rows of
+ * experts. */
 static bool rows_at(const smp_task *t, int *expected_p, uint64_t *bound_p)
 {
     const uint64_t *d = t->dims;

@@ -308,7 +308,7 @@ typedef struct smp_program {
     smp_kernel_form kernels;
     smp_loss_kernel loss;
     smp_attention_kernel attention_kernel;
-    double kernel_efficiency;
+    double efficiency;
     bool host_launches;     /* the host launches every kernel: no captured graph */
     /* the memory plan's result */
     uint64_t arena_bytes, host_arena_bytes;
@@ -338,8 +338,8 @@ uint64_t smp_buffer_address(const smp_program *program, const smp_buffer *buffer
  * nccl-tests counts it.  Formulas beside the code, sources in docs/formulas.md. */
 uint64_t smp_task_flops(const smp_task *task);
 uint64_t smp_task_bytes(const smp_task *task);
-/* Another number of rows at the experts of the busiest rank, `factor` times the expected one, at
- * most the bound; false: the task's work does not depend on it. */
+/* Another number of rows at the experts of the busiest rank, `factor` times the expected one,
+ * at most the bound; false: the task's work does not depend on it. */
 bool smp_task_scale_rows(smp_task *task, double factor);
 
 struct smp_step {

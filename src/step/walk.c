@@ -319,6 +319,14 @@ static void matmul_dx(walk *w, const smp_node *node)
     w->graph->tensors[x].has_grad = true;
 }
 
+/* Eager PyTorch holds outputs that selective checkpointing marks until backward is there,
+ * whether it reads them or not. */
+static bool holds_output(const walk *w, const smp_node *node)
+{
+    return w->variant->mode == SMP_CHECKPOINTING_SELECTIVE_OP && w->low->runtime->separate
+           && !w->low->set->compile && smp_graph_keeps(w->graph, node->out[0]);
+}
+
 /* The input gradient is made first, so that its reduction over the tensor group runs beside
  * the weight gradient. */
 static void matmul_grad(walk *w, const smp_node *node)
@@ -339,6 +347,9 @@ static void matmul_grad(walk *w, const smp_node *node)
         3);
     if (node->bias != SMP_ROLES) {
         smp_build_extend(&w->low->build, weight_grad(w, node->bias, node->n_bias));
+    }
+    if (holds_output(w, node)) {
+        smp_build_extend(&w->low->build, smp_reads(at(w, node->out[0])));
     }
     finish(w, node);
 }

@@ -434,6 +434,12 @@ smp_status cli_job_read(const cli_job *options, const char *plan_path, smp_error
         if (options->smp_file) {
             status = smp_settings_read(&inputs.job.settings, options->smp_file, errors);
         }
+        if (options->stack) {
+            const smp_place place = {.file = "--stack"};
+            smp_status one = smp_settings_set(&inputs.job.settings, "stack", options->stack,
+                                              &place, errors);
+            status = status == SMP_OK ? one : status;
+        }
         for (size_t i = 0; i < options->set.count; i++) {
             smp_status one = smp_settings_assign(&inputs.job.settings, options->set.values[i],
                                                  "--set", errors);

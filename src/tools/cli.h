@@ -85,28 +85,35 @@ int cli_end(const char *program, smp_errors *errors);
 /* ---- options that name a job: model, cluster, profile, batch, settings */
 
 typedef struct cli_job {
-    const char *model, *cluster, *profile, *smp_file;
+    const char *model, *cluster, *profile, *smp_file, *stack;
     uint32_t nodes, gpus;             /* 0: not given */
     uint64_t seq_len, global_batch;   /* 0: not given */
     cli_list set;                     /* key=value */
 } cli_job;
 
 #define CLI_JOB_OPTIONS(type, field)                                                          \
-    CLI_HEADING("Job"),                                                                       \
-    CLI_TEXT("model", 'm', "M", type, field.model,                                            \
-             "a config.json, its directory, or a name under configs/models"),                 \
+    CLI_MODEL_OPTION(type, field),                                                            \
     CLI_TEXT("cluster", 'c', "C", type, field.cluster,                                        \
              "a cluster file or a name under configs/clusters"),                              \
-    CLI_TEXT("profile", 'p', "P", type, field.profile,                                        \
-             "a profile file or name; default: that of the cluster's GPU"),                   \
     CLI_U32("nodes", 'n', "N", type, field.nodes, "use N nodes of the cluster"),              \
     CLI_U32("gpus", 'g', "N", type, field.gpus, "use N GPUs, filling nodes in order"),        \
+    CLI_REST_OPTIONS(type, field)
+/* The same without the cluster, for smp-plan, which takes several. */
+#define CLI_MODEL_OPTION(type, field)                                                         \
+    CLI_HEADING("Job"),                                                                       \
+    CLI_TEXT("model", 'm', "M", type, field.model,                                            \
+             "a config.json, its directory, or a name under configs/models")
+#define CLI_REST_OPTIONS(type, field)                                                         \
+    CLI_TEXT("profile", 'p', "P", type, field.profile,                                        \
+             "a profile file or name; default: that of the cluster's GPU"),                   \
     CLI_U64("seq-len", 's', "N", type, field.seq_len,                                         \
             "tokens per sequence; default: the model's positions, at most 8192"),             \
     CLI_U64("global-batch", 'b', "N", type, field.global_batch,                               \
             "sequences per step; default: one micro-batch per data rank"),                    \
     CLI_TEXT("smp", 0, "FILE", type, field.smp_file,                                          \
-             "settings from an SMP configuration, v2 or v1 (JSON)")
+             "settings from an SMP configuration, v2 or v1 (JSON)"),                          \
+    CLI_TEXT("stack", 0, "S", type, field.stack,                                              \
+             "software that runs it: native (default), fsdp1, fsdp2, megatron, deepspeed")
 /* Settings one by one; smp-plan calls the option "pin". */
 #define CLI_SET_OPTION(name, type, field, help)                                               \
     CLI_LIST(name, 0, "KEY=VALUE", type, field.set, help)

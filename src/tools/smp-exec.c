@@ -155,16 +155,15 @@ static smp_status check_numbers(const options *o, smp_errors *errors)
     return status;
 }
 
-/* The first signal ends the run after its step, the second one at once. */
-static volatile sig_atomic_t interrupted;
+/* The first signal ends the run after its step, the second one at once.  Ranks read it. */
+static atomic_bool interrupted;
 
 static void interrupt(int number)
 {
-    if (interrupted) {
+    if (atomic_exchange(&interrupted, true)) {
         (void)signal(number, SIG_DFL);
         (void)raise(number);
     }
-    interrupted = 1;
 }
 
 static void catch_signals(void)
@@ -290,6 +289,7 @@ static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e
     e->init_rules = o->init_rules;
     e->stop = &interrupted;
     e->verbose = o->verbose;
+    e->places = o->verbose ? stdout : NULL;
     e->measure_peak = true;
     e->async = o->async;
     e->threads = o->threads;
@@ -351,9 +351,9 @@ int main(int argc, char **argv)
     smp_errors *errors = smp_errors_create();
     smp_hyper h;
     smp_hyper_init(&h);
-    options o = { .steps = 10, .validation_batches = 16, .lr = h.lr, .min_lr = h.min_lr, .weight_decay = h.weight_decay,
-                  .beta1 = h.beta1, .beta2 = h.beta2, .eps = h.eps, .momentum = h.momentum,
-                  .clip = h.clip, .timeout = 600 };
+    options o = { .steps = 10, .validation_batches = 16, .lr = h.lr, .min_lr = h.min_lr,
+                  .weight_decay = h.weight_decay, .beta1 = h.beta1, .beta2 = h.beta2,
+                  .eps = h.eps, .momentum = h.momentum, .clip = h.clip, .timeout = 600 };
     cli_list operands = { 0 };
     bool done = false;
     smp_status status = cli_parse(&program, argc, argv, &o, &operands, errors, &done);

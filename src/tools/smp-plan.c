@@ -8,30 +8,44 @@
 #endif
 
 #include "smp.h"
-#include "tools/cli.h"
+#include "tools/offers.h"
 
 #include <string.h>
 
 typedef struct options {
     cli_job job;
+    cli_places places;
     const char *objective, *output, *export, *pareto;
+    const char *tokens, *within, *budget;
     uint32_t top;
     double margin_percent, deadline_s;
-    bool json, no_prune, timing;
+    bool fine, json, no_prune, timing;
 } options;
 
 static const cli_option table[] = {
-    CLI_JOB_OPTIONS(options, job),
+    CLI_MODEL_OPTION(options, job),
+    CLI_PLACE_OPTIONS(options, places),
+    CLI_REST_OPTIONS(options, job),
     CLI_SET_OPTION("pin", options, job, "fix a setting that would be searched, or another one"),
     CLI_HEADING("Search"),
     CLI_TEXT("objective", 0, "WHAT", options, objective,
-             "time (default), cost or gpus: the last two also try fewer GPUs"),
+             "time (default), cost or gpus: the last two also try fewer GPUs; in "
+             "comparisons cost is the default"),
     CLI_U32("top", 'k', "N", options, top, "plans to show; default: 5"),
     CLI_DOUBLE("margin", 0, "PERCENT", options, margin_percent,
                "of a GPU's memory that a plan must leave free; default: 3"),
     CLI_DOUBLE("deadline", 0, "SECONDS", options, deadline_s,
                "stop then with the best so far, and say how far from the best it can be"),
+    CLI_FLAG("fine", 0, options, fine,
+             "a larger space: every number of checkpointed layers, more loss chunks"),
     CLI_FLAG("no-prune", 0, options, no_prune, "simulate every configuration"),
+    CLI_HEADING("A whole run"),
+    CLI_TEXT("tokens", 0, "N", options, tokens,
+             "train on N tokens (1T, 300B): which number of GPUs? without --nodes or --gpus "
+             "every one over which the batch divides"),
+    CLI_TEXT("within", 0, "TIME", options, within, "be done in so long: 30d, 36h, 2w"),
+    CLI_TEXT("budget", 0, "MONEY", options, budget,
+             "cost at most so much (2.5M, 800k), in the currency of the clusters' prices"),
     CLI_HEADING("Output"),
     CLI_TEXT("output", 'o', "FILE", options, output, "write the best plan for smp-sim"),
     CLI_TEXT("export", 0, "smp-v2 FILE", options, export,
@@ -45,6 +59,7 @@ static const cli_option table[] = {
 
 static const char *const usage[] = {
     "--model M --cluster C [--nodes N] [option]...",
+    "--model M --cluster C [--cluster C]... --tokens N [--within TIME]",
     NULL,
 };
 
@@ -52,6 +67,9 @@ static const char *const examples[] = {
     "smp-plan --model Llama-3.1-70B --cluster p5.48xlarge --nodes 8 \\",
     "         --seq-len 8192 --global-batch 1024 -o plan.json",
     "smp-plan -m gpt2 -c dgx-h100 -g 1 --pin checkpointing=none --json",
+    "smp-plan -m Llama-3.1-8B -c p5.48xlarge -c p4d.24xlarge -b 1024 \\",
+    "         --tokens 1T --within 30d",
+    "smp-plan -m Llama-3.1-8B -c dgx-h100 -c dgx-a100 -n 4 -n 8 -b 512",
     NULL,
 };
 
@@ -108,6 +126,11 @@ static smp_status check(const options *o, const cli_list *operands, smp_errors *
                         "%g: must be a number of seconds, 0 (no deadline) or more",
                         o->deadline_s);
     }
+    if (o->deadline_s > 0 && (o->pareto || o->no_prune)) {
+        const smp_place place = {.file = "--deadline"};
+        return smp_fail(errors, SMP_INPUT, &place, "cannot be used with %s, which looks at all",
+                        o->pareto ? "--pareto" : "--no-prune");
+    }
     if (o->top < 1 || o->top > 1000) {
         const smp_place place = {.file = "--top"};
         return smp_fail(errors, SMP_INPUT, &place, "%u: must be from 1 to 1000", o->top);
@@ -132,6 +155,18 @@ static smp_status write_files(const options *o, const char *export_path, const s
     return st;
 }
 
+static void set_options(const options *o, smp_progress *progress, smp_plan_options *how)
+{
+    how->top = o->top;
+    how->margin_frac = o->margin_percent / 100;
+    how->prune = !o->no_prune;
+    how->fine = o->fine;
+    how->timing = o->timing;
+    how->front = o->pareto != NULL;
+    how->progress = smp_progress_update;
+    how->progress_context = progress;
+}
+
 static smp_status search(const options *o, const smp_job *job, const char *export_path,
                          smp_errors *errors)
 {
@@ -141,15 +176,9 @@ static smp_status search(const options *o, const smp_job *job, const char *expor
     if (st != SMP_OK) {
         return st;
     }
-    how.top = o->top;
-    how.margin_frac = o->margin_percent / 100;
-    how.prune = !o->no_prune;
-    how.timing = o->timing;
-    how.deadline_s = o->deadline_s;
-    how.front = o->pareto != NULL;
     smp_progress *progress = smp_progress_create(stderr, "searching");
-    how.progress = smp_progress_update;
-    how.progress_context = progress;
+    set_options(o, progress, &how);
+    how.deadline_s = o->deadline_s;
     smp_plan *plan = NULL;
     st = smp_plan_search(job, &how, errors, &plan);
     smp_progress_destroy(progress);
@@ -164,19 +193,77 @@ static smp_status search(const options *o, const smp_job *job, const char *expor
     return st != SMP_OK ? st : printed;
 }
 
-static smp_status run(const options *o, const cli_list *operands, smp_errors *errors)
+static smp_status read_run(const options *o, smp_errors *errors, smp_fleet_options *how)
 {
-    smp_status st = check(o, operands, errors);
+    smp_status st = SMP_OK;
+    if (!o->tokens && (o->within || o->budget)) {
+        const smp_place place = {.file = o->within ? "--within" : "--budget"};
+        return smp_fail(errors, SMP_INPUT, &place, "needs --tokens: how long is the run?");
+    }
+    if (o->tokens) {
+        st = cli_amount("--tokens", o->tokens, errors, &how->tokens);
+    }
+    if (st == SMP_OK && o->within) {
+        st = cli_duration("--within", o->within, errors, &how->within_s);
+    }
+    if (st == SMP_OK && o->budget) {
+        st = cli_amount("--budget", o->budget, errors, &how->budget);
+    }
+    return st;
+}
+
+/* Several clusters or numbers of GPUs. */
+static smp_status compare(const options *o, const cli_offers *offers,
+                          const smp_fleet_options *run, const char *export_path,
+                          smp_errors *errors)
+{
+    smp_fleet_options how = *run;
+    smp_plan_options_init(&how.plan);
+    how.plan.objective = SMP_OBJECTIVE_COST;
+    smp_status st = read_objective(o->objective, errors, &how.plan.objective);
     if (st != SMP_OK) {
         return st;
     }
-    cli_inputs inputs = {0};
-    st = cli_job_read(&o->job, NULL, errors, &inputs);
-    if (st == SMP_OK) {
-        smp_job_default_batch(&inputs.job);
-        st = search(o, &inputs.job, o->export ? operands->values[0] : NULL, errors);
+    smp_progress *progress = smp_progress_create(stderr, "comparing");
+    set_options(o, progress, &how.plan);
+    smp_fleet *fleet = NULL;
+    st = smp_fleet_search(offers->offers, offers->n, &how, errors, &fleet);
+    smp_progress_destroy(progress);
+    if (st != SMP_OK && st != SMP_INFEASIBLE) {
+        return st;
     }
-    cli_inputs_free(&inputs);
+    smp_status printed = smp_fleet_print(fleet, o->json, stdout, errors);
+    if (printed == SMP_OK && st == SMP_OK) {
+        printed = write_files(o, export_path, smp_fleet_best(fleet), errors);
+    }
+    smp_fleet_destroy(fleet);
+    return st != SMP_OK ? st : printed;
+}
+
+static smp_status run(const options *o, const cli_list *operands, smp_errors *errors)
+{
+    smp_fleet_options fleet = {0};
+    smp_status st = check(o, operands, errors);
+    if (st == SMP_OK) {
+        st = read_run(o, errors, &fleet);
+    }
+    if (st != SMP_OK) {
+        return st;
+    }
+    cli_offers offers = {0};
+    const bool whole = fleet.tokens > 0;
+    const char *export_path = o->export ? operands->values[0] : NULL;
+    st = cli_offers_read(&o->job, &o->places, whole, errors, &offers);
+    if (st == SMP_OK && o->deadline_s > 0 && (whole || offers.compare)) {
+        const smp_place place = {.file = "--deadline"};
+        st = smp_fail(errors, SMP_INPUT, &place,
+                      "is for one cluster: a comparison names the cheapest or soonest of all");
+    }
+    if (st == SMP_OK) {
+        st = whole || offers.compare ? compare(o, &offers, &fleet, export_path, errors)
+                                     : search(o, offers.offers[0].job, export_path, errors);
+    }
+    cli_offers_free(&offers);
     return st;
 }
 
@@ -193,6 +280,9 @@ int main(int argc, char **argv)
     }
     (void)st; /* the collector has it */
     cli_list_free(&o.job.set);
+    cli_list_free(&o.places.clusters);
+    cli_list_free(&o.places.nodes);
+    cli_list_free(&o.places.gpus);
     cli_list_free(&operands);
     return cli_end("smp-plan", errors);
 }

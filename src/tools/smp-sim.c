@@ -7,6 +7,7 @@
 #endif
 
 #include "tools/cli.h"
+#include "tools/quantity.h"
 
 typedef struct options {
     cli_job job;
@@ -14,6 +15,7 @@ typedef struct options {
     bool json, describe, ranks, program, explain, verify;
     const char *allocation;
     const char *trace, *memory_plot, *timeline_plot;
+    const char *tokens;
     smp_what_if_options what_if;
     cli_list slow_ranks, slow_links;
     smp_lengths_options lengths;
@@ -37,7 +39,7 @@ static const cli_option table[] = {
              "prove that no two tasks conflict and no rank can deadlock"),
     CLI_TEXT("allocation", 0, "SIZE", options, allocation,
              "which tensor an allocation of this size is: 2GiB, 1.5e9, 34359738368"),
-    CLI_HEADING("Noise, failures, training runs"),
+    CLI_HEADING("What if: noise, failures, training runs, another allocator"),
     CLI_FLAG("ranks-apart", 0, options, what_if.ranks_apart,
              "simulate every rank by itself, not one of each class"),
     CLI_TEXT("jitter", 0, "CV", options, what_if.jitter,
@@ -61,8 +63,10 @@ static const cli_option table[] = {
                "from a failure to loading; default 600"),
     CLI_U64("checkpoint-every", 0, "N", options, what_if.checkpoint_every,
             "steps between checkpoints; default: the best"),
-    CLI_DOUBLE("tokens", 0, "N", options, what_if.tokens,
-               "days, GPU hours and money to train on N tokens"),
+    CLI_TEXT("tokens", 0, "N", options, tokens,
+             "days, GPU hours and money to train on N tokens: 15.6T, 300B, 1e12"),
+    CLI_TEXT("allocator", 0, "caching", options, what_if.allocator,
+             "memory as PyTorch's caching allocator would hold it"),
     CLI_HEADING("Sequences of varying length"),
     CLI_TEXT("lengths", 0, "FILE|DIST", options, lengths.lengths,
              "an epoch over sequences of these lengths: a file of whole numbers, "
@@ -96,7 +100,7 @@ static const char *const examples[] = {
     "smp-sim plan.json --sweep micro_batch=1,2,4 --sweep loss_chunks=1,8",
     "smp-sim plan.json --trace trace.json --memory-plot memory.svg",
     "smp-sim plan.json --jitter 0.05 --rank-spread 0.01 --slow-rank 17:1.3",
-    "smp-sim plan.json --mtbf 50000 --tokens 15e12 # failures, days and money",
+    "smp-sim plan.json --mtbf 50000 --tokens 15.6T # failures, days and money",
     "smp-sim plan.json --lengths lognormal:900,700 --pad longest --pad bucket:256",
     "smp-sim plan.json --explain                  # which figures it rests on",
     "smp-sim plan.json --allocation 31.31GiB      # which tensor is that?",
@@ -194,10 +198,14 @@ static smp_status report(const options *o, const smp_job *job, const smp_step *s
     }
     smp_status files = write_files(o, simulation, errors);
     if (files != SMP_INPUT && !trace_only) {
-        status = smp_simulation_print_with(simulation, what_ifs, o->json, stdout, errors);
-        if (status == SMP_OK && o->explain && !o->json) {
-            putchar('\n');
-            status = smp_simulation_explain(simulation, stdout, errors);
+        if (!o->explain || !o->json) {
+            status = smp_simulation_print_with(simulation, what_ifs, o->json, stdout, errors);
+        }
+        if (status == SMP_OK && o->explain) {
+            if (!o->json) {
+                putchar('\n');
+            }
+            status = smp_simulation_explain(simulation, what_ifs, o->json, stdout, errors);
         }
     }
     status = status == SMP_OK ? files : status;
@@ -227,10 +235,46 @@ static smp_status lower_and_show(const options *o, const smp_job *job, smp_error
     return status;
 }
 
+static bool asks_what_if(const options *o)
+{
+    const smp_what_if_options *w = &o->what_if;
+    return w->ranks_apart || w->jitter || w->rank_spread > 0 || w->n_slow_rank > 0 ||
+           w->n_slow_link > 0 || w->mtbf_h >= 0 || w->tokens >= 0 || w->allocator;
+}
+
+/* Options that would be ignored without another, or beside another. */
+static smp_status check_options(const options *o, smp_errors *errors)
+{
+    const smp_what_if_options *w = &o->what_if;
+    const bool lengths = o->lengths.lengths != NULL;
+    const bool no_report = lengths || o->sweep.count > 0;
+    const struct { bool wrong; const char *message; } rules[] = {
+        {lengths && o->sweep.count > 0, "--lengths and --sweep: give one of them"},
+        {no_report && asks_what_if(o),
+         "--lengths and --sweep print a table: what-ifs of a report cannot be given with them"},
+        {!lengths && (o->pads.count > 0 || o->lengths.sequences > 0 ||
+                      o->lengths.compile_s >= 0),
+         "--pad, --sequences and --compile-time need --lengths"},
+        {w->mtbf_h < 0 && (w->save_s >= 0 || w->load_s >= 0 || w->restart_s >= 0 ||
+                           w->checkpoint_every > 0),
+         "--save-time, --load-time, --restart-time and --checkpoint-every need --mtbf"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        if (rules[i].wrong) {
+            return smp_fail(errors, SMP_INPUT, NULL, "%s", rules[i].message);
+        }
+    }
+    return SMP_OK;
+}
+
 static smp_status simulate(const options *o, const char *plan_path, smp_errors *errors)
 {
     cli_inputs inputs;
-    smp_status status = cli_job_read(&o->job, plan_path, errors, &inputs);
+    smp_status status = check_options(o, errors);
+    if (status != SMP_OK) {
+        return status;
+    }
+    status = cli_job_read(&o->job, plan_path, errors, &inputs);
     if (status != SMP_OK) {
         return status;
     }
@@ -272,6 +316,9 @@ int main(int argc, char **argv)
     o.lengths.seed = o.what_if.seed;
     o.lengths.pads = o.pads.values;
     o.lengths.n_pad = o.pads.count;
+    if (status == SMP_OK && !done && o.tokens) {
+        status = cli_amount("--tokens", o.tokens, errors, &o.what_if.tokens);
+    }
     if (status == SMP_OK && !done) {
         const char *plan_path = operands.count > 0 ? operands.values[0] : NULL;
         status = o.describe ? describe(&o, errors) : simulate(&o, plan_path, errors);

@@ -307,6 +307,7 @@ static void published_products(void **state)
         machine m;
         int count;
         machine_open(&m, cases[i].cluster);
+        m.profile->sustained_flops.value = 0; /* most were timed for a few milliseconds */
         const double error = mean_log_error(file, cases[i].gpu, &m, &count);
         assert_true(count > 1000);
         if (fabs(error) > 0.05) {

@@ -9,6 +9,22 @@
 
 #include "base/numeric.h"
 
+static const char MIXTRAL[] =
+    TINY_OF("mixtral", ", \"num_key_value_heads\": 4, \"num_local_experts\": 4, "
+            "\"num_experts_per_tok\": 2, \"initializer_range\": 0.15");
+static const char DEEPSEEK[] =
+    TINY_OF("deepseek_v3", ", \"num_key_value_heads\": 8, \"q_lora_rank\": 12, "
+            "\"kv_lora_rank\": 10, \"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 2, "
+            "\"v_head_dim\": 4, \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, "
+            "\"moe_intermediate_size\": 24, \"n_shared_experts\": 1, \"n_group\": 1, "
+            "\"topk_group\": 1, \"first_k_dense_replace\": 1, "
+            "\"initializer_range\": 0.15");
+/* Padding goes to experts as tokens do (so there is room); no loss of the router sees it. */
+#define ROUTED "moe_rows_factor=4 optimizer=sgd moe_load_balancing=aux_loss " \
+               "moe_aux_loss_coeff=0.5 moe_z_loss_coeff=0.25 moe_statistics=data"
+/* Documents end in tokens without a target, which the losses of a router see. */
+#define DROPLESS "moe_load_balancing=none moe_z_loss_coeff=0 moe_rows_factor=4 optimizer=sgd"
+
 /* Documents of 1 to 17 tokens, each ended by '.', out of a vocabulary of 97. */
 static const char *documents_file(void)
 {
@@ -162,7 +178,8 @@ static void train_padded(tiny *t, const char *config, uint32_t ranks, const char
 }
 
 /* What is padded changes nothing but rounding: rows as long as the longest sample give the
- * losses of rows of full length, on any layout. */
+ * losses of rows of full length; and means are over the targets of the global batch, however
+ * unevenly layouts share them out. */
 static void padding_changes_nothing(void **state)
 {
     static const struct { const char *config; uint32_t ranks; const char *settings; } runs[] = {
@@ -172,10 +189,18 @@ static void padding_changes_nothing(void **state)
         { TINY_LLAMA, 4, "micro_batch=2 tensor_parallel_degree=2 loss_chunks=2" },
         { TINY_GPT2, 2, "micro_batch=2 sharding=optimizer" },
         { TINY_GPT2, 2, "micro_batch=4 tensor_parallel_degree=2 sequence_parallel=false" },
+        { MIXTRAL, 1, "micro_batch=8 " ROUTED },
+        { MIXTRAL, 2, "micro_batch=4 expert_parallel_degree=2 " ROUTED },
+        { DEEPSEEK, 1, "micro_batch=8 " ROUTED },
+        { DEEPSEEK, 2, "micro_batch=8 tensor_parallel_degree=2 " ROUTED },
+        { DEEPSEEK, 2, "micro_batch=4 " ROUTED },
     };
+
+    double loss[12] = { 0 }, norm[12] = { 0 };
 
     (void)state;
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        bool first = i == 0 || strcmp(runs[i].config, runs[i - 1].config) != 0;
         tiny full, longest, bucket;
         uint64_t shorter = 0;
 
@@ -190,6 +215,10 @@ static void padding_changes_nothing(void **state)
             check_rel(bucket.result.steps[k].loss, full.result.steps[k].loss, 1e-5);
             check_rel(longest.result.steps[k].norm, full.result.steps[k].norm, 1e-4);
             check_u64(full.result.steps[k].seq, 16);
+            loss[k] = first ? full.result.steps[k].loss : loss[k];
+            norm[k] = first ? full.result.steps[k].norm : norm[k];
+            check_rel(full.result.steps[k].loss, loss[k], 1e-5);
+            check_rel(full.result.steps[k].norm, norm[k], 1e-4);
             shorter += longest.result.steps[k].seq < 16;
         }
         assert_true(shorter > 0);
@@ -205,11 +234,11 @@ static void padding_changes_nothing(void **state)
 
 /* ---- documents ---- */
 
-static double loss_of(const char *config, const char *settings, const char *text, uint64_t seq,
-                      uint64_t batch, bool documents, smp_pad pad)
+static smp_exec_step step_of(const char *config, const char *settings, const char *text,
+                             uint64_t seq, uint64_t batch, bool documents, smp_pad pad)
 {
     tiny t;
-    double loss;
+    smp_exec_step step;
 
     tiny_open(&t, config, 1, seq, batch);
     tiny_set(&t, settings);
@@ -219,33 +248,39 @@ static double loss_of(const char *config, const char *settings, const char *text
     t.options.pad = pad;
     t.options.shuffle = false;
     tiny_train(&t, 1);
-    loss = t.result.steps[0].loss;
+    step = t.result.steps[0];
     tiny_close(&t);
-    return loss;
+    return step;
 }
 
 /* Three documents of 8 tokens and one more token.  Packed in a row of 24 and kept apart, their
- * 21 targets have the mean loss of three padded rows; seen together, another. */
+ * 21 targets have the mean loss and the gradient of three padded rows; seen together,
+ * another. */
 static void documents_do_not_see_each_other(void **state)
 {
     static const char text[] = "ABCDEFG.HIJKLMN.OPQRSTU.V";
     static const char *const configs[] = {
         TINY_LLAMA, TINY_GPT2,
-        TINY_OF("mistral", ", \"sliding_window\": 5, \"num_key_value_heads\": 2")
+        TINY_OF("mistral", ", \"sliding_window\": 5, \"num_key_value_heads\": 2"),
+        MIXTRAL, DEEPSEEK
     };
-    static const char *const settings[] = { "attention=flash", "attention=naive" };
+    static const char *const settings[] = { "attention=flash " DROPLESS,
+                                            "attention=naive " DROPLESS };
 
     (void)state;
     for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
         for (size_t k = 0; k < 2; k++) {
-            double apart = loss_of(configs[i], settings[k], text, 24, 1, true, SMP_PAD_NONE);
-            double rows = loss_of(configs[i], settings[k], text, 24, 3, true,
-                                  SMP_PAD_MAX_LENGTH);
-            double together = loss_of(configs[i], settings[k], text, 24, 1, false,
-                                      SMP_PAD_NONE);
+            smp_exec_step apart = step_of(configs[i], settings[k], text, 24, 1, true,
+                                          SMP_PAD_NONE);
+            smp_exec_step rows = step_of(configs[i], settings[k], text, 24, 3, true,
+                                         SMP_PAD_MAX_LENGTH);
+            smp_exec_step together = step_of(configs[i], settings[k], text, 24, 1, false,
+                                             SMP_PAD_NONE);
 
-            check_rel(apart, rows, 1e-6);
-            assert_true(fabs(together - apart) > 1e-5);
+            check_rel(apart.loss, rows.loss, 1e-6);
+            check_rel(apart.norm, rows.norm, 1e-5);
+            assert_true(fabs(together.loss - apart.loss) > 1e-5);
+            assert_true(fabs(together.norm - apart.norm) > 1e-4);
         }
     }
 }
@@ -302,13 +337,13 @@ static void validation_is_the_loss(void **state)
 
 /* ---- stopping, resuming ---- */
 
-static volatile sig_atomic_t stop;
+static atomic_bool stop;
 
 static void stop_after_three(void *context, smp_runner *runner, uint64_t step)
 {
     (void)context;
     if (step == 2 && runner->rank.rank == 1) {
-        stop = 1;
+        atomic_store(&stop, true);
     }
 }
 
@@ -318,7 +353,7 @@ static void a_signal_ends_the_run_after_its_step(void **state)
     tiny t;
 
     (void)state;
-    stop = 0;
+    atomic_store(&stop, false);
     tiny_open(&t, TINY_LLAMA, 4, 16, 8);
     tiny_set(&t, "micro_batch=2 tensor_parallel_degree=2");
     t.options.stop = &stop;
@@ -376,6 +411,49 @@ static void rules_of_initial_values(void **state)
     tiny_close(&t);
 }
 
+static void spoil(void *context, const smp_owned *owned)
+{
+    smp_runner *runner = context;
+    float *first = smp_runner_operand(runner, owned->instance, owned->task_index, 0);
+
+    if (owned->unit->block && owned->layer == 1) {
+        first[owned->elems - 1] = NAN;
+    }
+}
+
+static void check_runner(void *context, smp_runner *runner, uint64_t step)
+{
+    smp_errors *errors = smp_errors_create();
+    uint64_t elems = 0, *total = context;
+
+    (void)step;
+    check_ok(smp_runner_check_init(runner, errors, &elems), errors);
+    total[runner->rank.rank] = elems;
+    if (runner->rank.rank == 1) {
+        smp_runner_owned(runner, spoil, runner);
+        check_fails(smp_runner_check_init(runner, errors, &elems), SMP_SYSTEM, errors,
+                    "layer 1, has no initial value");
+    }
+    smp_errors_destroy(errors);
+}
+
+/* Two ranks have all elements between them; one that has no value is seen. */
+static void every_element_is_initialised(void **state)
+{
+    uint64_t elems[2] = { 0 };
+    tiny t;
+
+    (void)state;
+    tiny_open(&t, TINY_LLAMA, 2, 16, 8);
+    tiny_set(&t, "micro_batch=4");
+    t.options.after_step = check_runner;
+    t.options.context = elems;
+    tiny_train(&t, 1);
+    assert_true(elems[0] + elems[1] >= smp_model_parameters(t.model));
+    assert_true(elems[0] + elems[1] < smp_model_parameters(t.model) + 8); /* padded shards */
+    tiny_close(&t);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(batches_are_the_same_again),
     cmocka_unit_test(ranks_share_the_order),
@@ -385,6 +463,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(validation_is_the_loss),
     cmocka_unit_test(a_signal_ends_the_run_after_its_step),
     cmocka_unit_test(rules_of_initial_values),
+    cmocka_unit_test(every_element_is_initialised),
 };
 
 CHECK_MAIN(tests)

@@ -8,61 +8,7 @@
  */
 #include "config.h"
 
-#include "tests/exec/tiny.h"
-
-#include "exec/cpu.h"
-
-#include "base/numeric.h"
-
-enum { MAX = 2048 };
-
-typedef struct gradient_case gradient_case;
-struct gradient_case {
-    const char *name;
-    uint64_t n_in, n_out;
-    void (*reference)(const gradient_case *c, const double *x, double *y);
-    /* Fills y, then dx from dy. */
-    void (*run)(const gradient_case *c, const float *x, float *y, const float *dy, float *dx);
-    uint64_t kind, flags;      /* of the case */
-};
-
-/* ---- what kernels need ---- */
-
-static smp_model model = { .name = "test", .embedding_scale = 1, .logit_scale = 1,
-                           .family = "llama", .position = SMP_POSITION_NONE,
-                           .norm_eps = 1e-3 };
-static smp_block block;
-static smp_job job = { .model = &model };
-static smp_rank rank = { .job = &job, .tensor = 1, .data_ranks = 1 };
-static float table[2][64];
-static smp_cpu cpu = { .rank = &rank, .cosines = table[0], .sines = table[1] };
-
-/* Operands of a launch: a NULL ends the list. */
-static void launch(smp_kernel *kernel, const uint64_t dims[SMP_MAX_DIMS], uint32_t flags,
-                   void *const *operands)
-{
-    smp_task task = { .dtype = SMP_F32, .dtype2 = SMP_F32, .flags = (uint8_t)flags };
-    smp_launch l = { .task = &task, .block = &block };
-
-    memcpy(task.dims, dims, sizeof task.dims);
-    for (; operands[l.n_operand]; l.n_operand++) {
-        l.at[l.n_operand] = operands[l.n_operand];
-        l.bytes[l.n_operand] = MAX * sizeof(float) / 16;
-    }
-    kernel(&cpu, &l);
-}
-#define LAUNCH(kernel, dims, flags, ...)                                                    \
-    launch((kernel), (const uint64_t[SMP_MAX_DIMS])dims, (flags),                           \
-           (void *const[]){ __VA_ARGS__, NULL })
-#define DIMS(...) { __VA_ARGS__ }
-
-/* Kernels take operands that they only read without const. */
-static float *in(const float *x)
-{
-    union { const float *in; float *out; } u = { x };
-
-    return u.out;
-}
+#include "tests/exec/gradients.h"
 
 /* ---- matmul, bias ---- */
 
@@ -347,6 +293,8 @@ static double act(uint64_t kind, double x)
         return x > 0 ? x : 0;
     case SMP_ACT_QUICK_GELU:
         return x / (1 + exp(-1.702 * x));
+    case SMP_ACT_CLAMPED_SWIGLU: /* gated only: a case of its own */
+        break;
     }
     return (double)NAN;
 }
@@ -455,54 +403,6 @@ static void loss_run(const gradient_case *c, const float *x, float *y, const flo
 
 /* ---- the comparison ---- */
 
-static double noise(uint64_t stream, uint64_t i)
-{
-    uint32_t u[4];
-
-    smp_random4(3, stream, i, u);
-    return (double)(u[0] >> 8) * 0x1p-23 - 1;
-}
-
-static void check_case(const gradient_case *c)
-{
-    double x[MAX], y[MAX], up[MAX], down[MAX];
-    float fx[MAX], fy[MAX], fdy[MAX], fdx[MAX];
-    const double h = 1e-4;
-
-    assert_true(c->n_in <= MAX && c->n_out <= MAX);
-    for (uint64_t i = 0; i < c->n_in; i++) {
-        fx[i] = (float)noise(1, i);
-        x[i] = (double)fx[i];
-        fdx[i] = NAN; /* the kernel must write every gradient */
-    }
-    for (uint64_t i = 0; i < c->n_out; i++) {
-        fdy[i] = (float)noise(2, i);
-    }
-    c->reference(c, x, y);
-    c->run(c, fx, fy, fdy, fdx);
-    for (uint64_t i = 0; i < c->n_out; i++) {
-        if (!(fabs(y[i] - (double)fy[i]) < 3e-6)) {
-            fail_msg("%s: y[%d] is %.9g, expected %.9g", c->name, (int)i, (double)fy[i], y[i]);
-        }
-    }
-    for (uint64_t i = 0; i < c->n_in; i++) {
-        double kept_x = x[i], slope = 0;
-
-        x[i] = kept_x + h;
-        c->reference(c, x, up);
-        x[i] = kept_x - h;
-        c->reference(c, x, down);
-        x[i] = kept_x;
-        for (uint64_t j = 0; j < c->n_out; j++) {
-            slope += (double)fdy[j] * (up[j] - down[j]) / (2 * h);
-        }
-        if (!(fabs(slope - (double)fdx[i]) < 1e-5 * (1 + fabs(slope)))) {
-            fail_msg("%s: dx[%d] is %.9g, expected %.9g", c->name, (int)i, (double)fdx[i],
-                     slope);
-        }
-    }
-}
-
 #define NORM(text, layer, bias)                                                             \
     { text, ROWS *WIDTH + WIDTH * (1 + (bias)), ROWS *WIDTH, norm_reference, norm_run,      \
       (layer), (bias) }
@@ -586,6 +486,39 @@ static void blocks_join(void **state)
     }
 }
 
+/* Sums that are shared by threads, and rows: sizes at which loops are cut, to the bit. */
+static void threads_change_no_bit(void **state)
+{
+    enum { TALL = 300, BROAD = 512, ALL = TALL * BROAD };
+    static float x[ALL], dy[ALL], w[BROAD], out[2][3 * ALL + 2 * BROAD], lse[TALL * 8];
+    smp_pool *pool = smp_pool_create(3);
+
+    (void)state;
+    block = (smp_block){ .attention = { .heads = 4, .kv_heads = 2, .head_dim = 64 } };
+    model.position = SMP_POSITION_NONE;
+    for (uint64_t i = 0; i < ALL; i++) {
+        x[i] = (float)noise(5, i);
+        dy[i] = (float)noise(6, i);
+        w[i % BROAD] = (float)noise(7, i);
+    }
+    for (int t = 0; t < 2; t++) {
+        cpu.pool = t ? pool : NULL;
+        LAUNCH(smp_cpu_norm, DIMS(TALL, BROAD, SMP_NORM_LAYER), 0, x, w, out[t], w);
+        LAUNCH(smp_cpu_norm_grad, DIMS(TALL, BROAD, SMP_NORM_LAYER), SMP_FLAG_ADD_DX, dy, x, w,
+               out[t], out[t] + 3 * ALL, out[t] + 3 * ALL + BROAD);
+        LAUNCH(smp_cpu_attention, DIMS(1, TALL, 4, 2, 64, 0), 0, x, out[t] + ALL, lse);
+        LAUNCH(smp_cpu_attention_grad, DIMS(1, TALL, 4, 2, 64, 0), 0, dy, x, out[t] + ALL, lse,
+               out[t] + 2 * ALL);
+        LAUNCH(smp_cpu_bias, DIMS(TALL, BROAD), 0, out[t], w);
+        LAUNCH(smp_cpu_bias_grad, DIMS(TALL, BROAD), SMP_FLAG_ACCUMULATE, out[t],
+               out[t] + 3 * ALL);
+        LAUNCH(smp_cpu_activation, DIMS(ALL, SMP_ACT_GELU_TANH), 0, out[t], out[t]);
+    }
+    cpu.pool = NULL;
+    smp_pool_destroy(pool);
+    assert_memory_equal(out[0], out[1], sizeof out[0]);
+}
+
 /* e^x of the kernels against the library's, over the whole range of finite results. */
 static void exponential_is_close(void **state)
 {
@@ -600,6 +533,7 @@ static void exponential_is_close(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(gradients_are_derivatives),
     cmocka_unit_test(blocks_join),
+    cmocka_unit_test(threads_change_no_bit),
     cmocka_unit_test(exponential_is_close),
 };
 

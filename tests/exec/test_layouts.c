@@ -242,6 +242,76 @@ static void deepseek_is_the_same_everywhere(void **state)
     check_layouts(DEEPSEEK, true);
 }
 
+/* ---- families ---- */
+
+/* Norms in every place, branches beside each other, alibi, caps, sinks, norms of q and k of
+ * every form, factors of logits, norms and projections of the embedding, biases of the head,
+ * shared experts: with tensor parallelism, and without. */
+static const char *const families[] = {
+    TINY_OF("gemma2", ", \"head_dim\": 4, \"num_key_value_heads\": 4, "
+            "\"sliding_window\": 8, \"query_pre_attn_scalar\": 8, "
+            "\"final_logit_softcapping\": 2.0, \"attn_logit_softcapping\": 1.5"),
+    TINY_OF("gemma3_text", ", \"head_dim\": 4, \"num_key_value_heads\": 2, "
+            "\"sliding_window\": 8, \"sliding_window_pattern\": 2"),
+    TINY_OF("gptj", ", \"rotary_dim\": 4, \"n_inner\": 48, \"resid_pdrop\": 0.0, "
+            "\"embd_pdrop\": 0.0"),
+    TINY_OF("gpt_neox", ", \"hidden_dropout\": 0.0, \"rotary_pct\": 0.5"),
+    TINY_OF("cohere", ", \"num_key_value_heads\": 2, \"logit_scale\": 0.5, "
+            "\"use_qk_norm\": true"),
+    TINY_OF("falcon", ", \"alibi\": true, \"bias\": true, \"parallel_attn\": false"),
+    TINY_OF("bloom", ", \"hidden_dropout\": 0.0"),
+    TINY_OF("opt", ", \"ffn_dim\": 48, \"do_layer_norm_before\": false, "
+            "\"word_embed_proj_dim\": 16, \"dropout\": 0.0"),
+    TINY_OF("olmo2", ", \"num_key_value_heads\": 2"),
+    TINY_OF("phi3", ", \"num_key_value_heads\": 4, \"sliding_window\": 5, "
+            "\"partial_rotary_factor\": 0.5"),
+    TINY_OF("phi", ", \"qk_layernorm\": true, \"partial_rotary_factor\": 0.5"),
+    TINY_OF("stablelm", ", \"num_key_value_heads\": 2, \"qk_layernorm\": true, "
+            "\"partial_rotary_factor\": 0.5"),
+    TINY_OF("starcoder2", ", \"sliding_window\": 5"),
+    TINY_OF("mpt", ", \"attn_config\": {\"clip_qkv\": 0.05}"),
+    TINY_OF("gpt_bigcode", ", \"resid_pdrop\": 0.0, \"embd_pdrop\": 0.0, "
+            "\"attn_pdrop\": 0.0"),
+    TINY_OF("qwen2_moe", ", \"num_key_value_heads\": 4, \"num_experts\": 4, "
+            "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 16, "
+            "\"shared_expert_intermediate_size\": 32, \"initializer_range\": 0.15"),
+    TINY_OF("gpt_oss", ", \"head_dim\": 4, \"num_key_value_heads\": 4, "
+            "\"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
+            "\"initializer_range\": 0.15"),
+};
+
+static void families_are_the_same_everywhere(void **state)
+{
+    static const struct { uint32_t ranks; const char *settings; } some[] = {
+        { 1, "micro_batch=4 checkpointing=full loss_chunks=4" },
+        { 2, "micro_batch=2 accumulation=last attention=naive" },
+        { 2, "tensor_parallel_degree=2 micro_batch=4" },
+        { 2, "tensor_parallel_degree=2 sequence_parallel=false micro_batch=4" },
+        { 4, "tensor_parallel_degree=4 micro_batch=8 checkpointing=full" },
+        { 4, "tensor_parallel_degree=2 sequence_parallel=false checkpointing=selective:op" },
+        { 8, "tensor_parallel_degree=4 hybrid_shard_degree=2 micro_batch=2" },
+    };
+
+    (void)state;
+    for (size_t c = 0; c < sizeof families / sizeof families[0]; c++) {
+        trained one = train_job(families[c], "optimizer=sgd micro_batch=8" MOE_SETTINGS, 1,
+                                false, 3, 0.1);
+
+        for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
+            char what[400];
+            trained other;
+
+            (void)snprintf(what, sizeof what, "optimizer=sgd" MOE_SETTINGS " %s",
+                           some[i].settings);
+            other = train_job(families[c], what, some[i].ranks, true, 3, 0.1);
+            (void)snprintf(what, sizeof what, "%.30s, %s", families[c], some[i].settings);
+            compare_trained(what, &other, &one, 3, 1e-5);
+            trained_free(&other);
+        }
+        trained_free(&one);
+    }
+}
+
 /* ---- what changes no bit ---- */
 
 static void check_bits(const char *config, const char *more, uint32_t ranks)
@@ -289,6 +359,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(gpt2_is_the_same_everywhere),
     cmocka_unit_test(mixtral_is_the_same_everywhere),
     cmocka_unit_test(deepseek_is_the_same_everywhere),
+    cmocka_unit_test(families_are_the_same_everywhere),
     cmocka_unit_test(keeping_less_changes_no_bit),
 };
 

@@ -114,6 +114,35 @@ static void dropout_knows_no_layout(void **state)
     }
 }
 
+static double second_loss(uint32_t ranks, const char *settings)
+{
+    tiny t;
+    double loss;
+
+    tiny_open(&t, GPT2_DROPOUT, ranks, 16, 8);
+    tiny_set(&t, settings);
+    tiny_train(&t, 2);
+    loss = t.result.steps[1].loss;
+    tiny_close(&t);
+    return loss;
+}
+
+/* SMP's rule adds the tensor rank to the seed where work is split, and only there. */
+static void seeds_follow_the_rule(void **state)
+{
+    static const char two[] = "micro_batch=8 tensor_parallel_degree=2", smp[] = "seed_rule=smp";
+    char both[128];
+
+    (void)state;
+    check_rel(second_loss(1, "micro_batch=8 seed_rule=smp"), second_loss(1, "micro_batch=8"),
+              0);
+    (void)snprintf(both, sizeof both, "%s %s", two, smp);
+    assert_true(fabs(second_loss(2, both) - second_loss(2, two)) > 1e-4);
+    check_rel(second_loss(2, both), second_loss(2, both), 0);
+    (void)snprintf(both, sizeof both, "%s %s sequence_parallel=false", two, smp);
+    check_rel(second_loss(2, both), second_loss(2, both), 0);
+}
+
 /* What smp-sim predicts is what is allocated, and one byte less is refused. */
 static void memory_is_what_was_planned(void **state)
 {
@@ -152,6 +181,20 @@ static void memory_is_what_was_planned(void **state)
     }
 }
 
+static void other_software_is_refused(void **state)
+{
+    tiny t;
+
+    (void)state;
+    tiny_open(&t, TINY_LLAMA, 2, 16, 2);
+    tiny_set(&t, "stack=megatron");
+    check_ok(smp_job_resolve(&t.job, t.errors), t.errors);
+    check_fails(smp_exec_run(&t.job, &t.options, t.errors, &t.result), SMP_INPUT, t.errors,
+                "stack megatron: a plan for other software is simulated, not executed; legal "
+                "here: native");
+    tiny_close(&t);
+}
+
 static void wrong_data_are_refused(void **state)
 {
     static const char far[] = "ABC\xff AND SO ON, ENOUGH OF IT FOR SEQUENCES OF SIXTEEN";
@@ -188,7 +231,7 @@ static void a_lost_loss_ends_the_run(void **state)
     t.options.hyper.lr = 1e38;
     check_ok(smp_job_resolve(&t.job, t.errors), t.errors);
     check_fails(smp_exec_run(&t.job, &t.options, t.errors, &t.result), SMP_SYSTEM, t.errors,
-                "the loss is");
+                "first result that is none is that of");
     tiny_close(&t);
 }
 
@@ -221,7 +264,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(sixteen_bits_learn_too),
     cmocka_unit_test(overflow_skips_the_update),
     cmocka_unit_test(dropout_knows_no_layout),
+    cmocka_unit_test(seeds_follow_the_rule),
     cmocka_unit_test(memory_is_what_was_planned),
+    cmocka_unit_test(other_software_is_refused),
     cmocka_unit_test(wrong_data_are_refused),
     cmocka_unit_test(a_lost_loss_ends_the_run),
     cmocka_unit_test(schedules_follow_their_formulas),

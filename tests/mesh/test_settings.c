@@ -214,6 +214,47 @@ static void v2_files_are_read(void **state)
     assert_null(s.origin[SMP_KEY_IMBALANCE].path);
 }
 
+/* Each key of MoEConfig, and of experts here, in the object moe: the setting of its name. */
+static void every_key_of_moe_is_a_setting(void **state)
+{
+    static const struct { const char *key, *json, *value; } keys[] = {
+        {"smp_moe", "false", "false"},
+        {"random_seed", "99", "99"},
+        {"moe_load_balancing", "\"balanced\"", "balanced"},
+        {"global_token_shuffle", "true", "true"},
+        {"moe_all_to_all_dispatcher", "false", "false"},
+        {"moe_aux_loss_coeff", "0.25", "0.25"},
+        {"moe_z_loss_coeff", "0", "0"},
+        {"expert_layout", "\"nested\"", "nested"},
+        {"moe_dispatch_kernels", "\"deepep\"", "deepep"},
+        {"capacity_factor", "1.25", "1.25"},
+        {"capacity_policy", "\"position\"", "position"},
+        {"capacity_pad", "true", "true"},
+        {"moe_rows_factor", "4", "4"},
+        {"imbalance", "\"lognormal:1.5,0.25\"", "lognormal:1.5,0.25"},
+        {"moe_statistics", "\"data\"", "data"},
+    };
+    smp_settings s;
+    char text[256];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        snprintf(text, sizeof(text), "{\"moe\": {\"%s\": %s}}", keys[i].key, keys[i].json);
+        read_ok(text, &s);
+        value_is(&s, keys[i].key, keys[i].value);
+        assert_true(smp_settings_given(&s, keys[i].key));
+    }
+    /* MoEConfig's defaults */
+    read_ok("{\"moe\": {}}", &s);
+    value_is(&s, "smp_moe", "true");
+    value_is(&s, "random_seed", "12345");
+    value_is(&s, "moe_load_balancing", "sinkhorn");
+    value_is(&s, "global_token_shuffle", "false");
+    value_is(&s, "moe_all_to_all_dispatcher", "true");
+    value_is(&s, "moe_aux_loss_coeff", "0.001");
+    value_is(&s, "moe_z_loss_coeff", "0.001");
+}
+
 static void wrong_files_are_refused(void **state)
 {
     (void)state;
@@ -344,9 +385,13 @@ static void draw(smp_settings *s, uint64_t seed, smp_errors *errors)
         {"expert_layout", "orthogonal", "nested", "nested", "orthogonal", "nested"},
         {"moe_load_balancing", "sinkhorn", "aux_loss", "balanced", "none", "aux_loss"},
         {"capacity_policy", "probs", "position", "probs", "position", "position"},
+        {"seed_rule", "global", "smp", "smp", "global", "smp"},
         {"imbalance", "1", "2.5", "normal:1.5,0.25", "lognormal:2,0.125", "1.25"},
         {"moe_dispatch_kernels", "nccl", "deepep", "deepep", "nccl", "deepep"},
         {"moe_statistics", "local", "data", "data", "local", "data"},
+        {"stack", "fsdp1", "fsdp2", "megatron", "deepspeed", "native"},
+        {"attention_kernel", "best", "flash2", "triton", "stack", "flash2"},
+        {"loss_kernel", "fused", "compiled", "copy", "eager", "stack"},
     };
     size_t n;
     const smp_setting_info *table = smp_settings_table(&n);
@@ -459,6 +504,7 @@ int main(void)
         cmocka_unit_test(text_is_read_and_printed_canonically),
         cmocka_unit_test(wrong_text_is_refused),
         cmocka_unit_test(v2_files_are_read),
+        cmocka_unit_test(every_key_of_moe_is_a_setting),
         cmocka_unit_test(wrong_files_are_refused),
         cmocka_unit_test(v1_files_are_translated),
         cmocka_unit_test(every_v1_key_is_known),

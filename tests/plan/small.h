@@ -79,6 +79,17 @@ static inline void small_pins(small *s, uint64_t seed)
     }
 }
 
+/* One in three is run by other software. */
+static inline void small_stack(small *s, uint64_t seed)
+{
+    static const char *const stacks[] = {"stack=fsdp1", "stack=fsdp2", "stack=megatron",
+                                         "stack=deepspeed"};
+    if (small_draw(seed, 30, 3) == 0) {
+        small_pin(s, stacks[small_draw(seed, 31, 4)]);
+        small_pin(s, small_draw(seed, 32, 2) == 0 ? "compile=true" : "compile=false");
+    }
+}
+
 static inline void small_create(small *s, uint64_t seed)
 {
     static const char *const clusters[] = {"dgx-h100", "p4d.24xlarge", "l40s-pcie"};
@@ -99,6 +110,7 @@ static inline void small_create(small *s, uint64_t seed)
     s->job.batch.global_batch = (uint64_t)n * (1U + small_draw(seed, 5, 12));
     smp_settings_init(&s->job.settings);
     small_pins(s, seed);
+    small_stack(s, seed);
     if (moe) { /* or the space has thousands of points */
         static const char *const pins[] = {"expert_layout=nested", "loss_chunks=1",
                                            "moe_all_to_all_dispatcher=false"};

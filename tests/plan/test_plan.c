@@ -71,7 +71,8 @@ static void test_gpt2_fits(void **state)
     char *text = printed(plan, false, s.errors);
     check_contains(text, "gap 0");
     check_contains(text, "Why not, for plan 1:");
-    check_contains(text, "checkpointing full: +");
+    check_contains(text, "\n checkpointing full ");
+    check_contains(text, "  compute +");
     check_columns(text);
     free(text);
     smp_plan_destroy(plan);

@@ -49,7 +49,7 @@ static void test_space(void **state)
         small_create(&s, seed);
         small_pin(&s, "micro_batch=1");
         small_pin(&s, "optimizer=sgd");
-        smp_plan_space *space = smp_plan_space_create(&s.job);
+        smp_plan_space *space = smp_plan_space_create(&s.job, false);
         char (*seen)[4096] = smp_heap_alloc(20000, 4096);
         size_t n = 0;
         smp_point point = {{0}};
@@ -81,7 +81,7 @@ static void test_space(void **state)
 static size_t count_points(const smp_job *job)
 {
     size_t n = 0;
-    smp_plan_space *space = smp_plan_space_create(job);
+    smp_plan_space *space = smp_plan_space_create(job, false);
     smp_point point = {{0}};
     do {
         smp_job resolved;
@@ -89,6 +89,33 @@ static size_t count_points(const smp_job *job)
     } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
     smp_plan_space_destroy(space);
     return n;
+}
+
+/* Points are checked in parts; none does what its stack cannot. */
+static void test_rules(void **state)
+{
+    static const char *const stacks[] = {"stack=native", "stack=fsdp1", "stack=fsdp2",
+                                         "stack=megatron", "stack=deepspeed"};
+    (void)state;
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        small s;
+        small_create(&s, seed);
+        small_pin(&s, stacks[seed % 5]);
+        smp_plan_space *space = smp_plan_space_create(&s.job, false);
+        smp_point point = {{0}};
+        do {
+            smp_job job;
+            if (smp_plan_space_job(space, &point, &job)) {
+                const smp_settings *set = &job.settings;
+                assert_true(!set->offload || smp_runtime_offloads(set));
+                assert_true(!smp_runtime_of(set->stack)->accumulates_whole ||
+                            set->sharding == SMP_SHARDING_FULL || job.micro_batches == 1 ||
+                            set->accumulation == SMP_ACCUMULATION_LAST);
+            }
+        } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
+        smp_plan_space_destroy(space);
+        small_destroy(&s);
+    }
 }
 
 /* One H100, one layer's worth of choices by hand: gpt-like pins leave micro-batches 1, 2, 4
@@ -140,7 +167,7 @@ static void test_evaluate(void **state)
         small s;
         small_create(&s, seed);
         s.job.batch.global_batch = (uint64_t)s.cluster->gpus * (16 + small_draw(seed, 40, 40));
-        smp_plan_space *space = smp_plan_space_create(&s.job);
+        smp_plan_space *space = smp_plan_space_create(&s.job, false);
         smp_point point = {{0}};
         uint64_t i = 0;
         do {
@@ -172,7 +199,7 @@ static void test_bounds(void **state)
         small s;
         small_create(&s, seed);
         smp_bounds *bounds = smp_bounds_create();
-        smp_plan_space *space = smp_plan_space_create(&s.job);
+        smp_plan_space *space = smp_plan_space_create(&s.job, false);
         const samples all = simulate_all(&s, space);
         for (size_t i = 0; i < all.n; i++) {
             int64_t head = 0;
@@ -258,7 +285,7 @@ static void test_brute_force(void **state)
     for (uint64_t seed = 300; seed < 320; seed++) {
         small s;
         small_create(&s, seed);
-        smp_plan_space *space = smp_plan_space_create(&s.job);
+        smp_plan_space *space = smp_plan_space_create(&s.job, false);
         const samples all = simulate_all(&s, space);
         limit_memory(&s, &all, seed);
         const sample *best = best_of(&all, &s);
@@ -327,7 +354,7 @@ static void test_expert_dimensions(void **state)
     for (size_t i = 0; i < sizeof pins / sizeof pins[0]; i++) {
         small_pin(&s, pins[i]);
     }
-    smp_plan_space *space = smp_plan_space_create(&s.job);
+    smp_plan_space *space = smp_plan_space_create(&s.job, false);
     const samples all = simulate_all(&s, space);
     /* Shard x expert x replica = 8.  Expert 1: shard 1, 2, 4, 8.  Orthogonal, expert 2: shard
      * 1, and 2 and 4 in two orders; 4: shard 1, and 2 in two orders; 8: shard 1: 9 points.
@@ -395,7 +422,8 @@ static void test_deadline(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_space),  cmocka_unit_test(test_count),
+    cmocka_unit_test(test_space),    cmocka_unit_test(test_rules),
+    cmocka_unit_test(test_count),
     cmocka_unit_test(test_evaluate), cmocka_unit_test(test_bounds),
     cmocka_unit_test(test_brute_force), cmocka_unit_test(test_no_prune),
     cmocka_unit_test(test_expert_dimensions), cmocka_unit_test(test_deadline),

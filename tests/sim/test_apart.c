@@ -53,6 +53,46 @@ static small_job *random_job(uint64_t seed)
     return s;
 }
 
+/* The same for a model of experts, under every layout, dispatcher and software stack; with
+ * few heads of k and v, so that parts of tensor groups meet. */
+static small_job *random_experts(uint64_t seed)
+{
+    static const char config[] =
+        "{\"model_type\": \"mixtral\", \"num_hidden_layers\": 3, \"hidden_size\": 256, "
+        "\"num_attention_heads\": 8, \"num_key_value_heads\": 2, "
+        "\"intermediate_size\": 512, \"vocab_size\": 1003, \"num_local_experts\": 8, "
+        "\"num_experts_per_tok\": 2, \"max_position_embeddings\": 2048, "
+        "\"tie_word_embeddings\": false}";
+    static const char *const stacks[] = {"native", "native", "fsdp1", "fsdp2", "megatron"};
+    dice d = {.seed = seed, .count = 1u << 22};
+    const uint32_t tensor = 1u << roll(&d, 3);
+    const uint32_t expert = 1u << roll(&d, 3);
+    const uint32_t rest = 1 + roll(&d, 6);
+    const bool nested = roll(&d, 2);
+    char settings[320];
+    snprintf(settings, sizeof settings,
+             "allow_empty_shards=true tensor_parallel_degree=%u expert_parallel_degree=%u "
+             "expert_layout=%s hybrid_shard_degree=%u moe_all_to_all_dispatcher=%s "
+             "checkpointing=%s imbalance=%s stack=%s",
+             tensor, expert, nested ? "nested" : "orthogonal", nested ? expert * rest : rest,
+             roll(&d, 3) ? "true" : "false", roll(&d, 2) ? "full" : "none",
+             roll(&d, 2) ? "1.5" : "lognormal:1.5,0.3", stacks[roll(&d, 5)]);
+    const uint32_t data = expert * rest * (1 + roll(&d, 2));
+    small_job *s = small_job_read("configs/clusters/dgx-h100.json", tensor * data,
+                                  (uint64_t)data * 2, settings);
+    smp_model_destroy(s->model);
+    check_ok(smp_model_parse(config, sizeof config - 1, "tiny.json", "tiny", s->errors,
+                             &s->model), s->errors);
+    s->job.model = s->model;
+    if (smp_job_resolve(&s->job, s->errors) != SMP_OK) {
+        small_job_free(s);
+        return NULL;
+    }
+    check_ok(smp_step_lower(&s->job, s->errors, &s->step), s->errors);
+    check_ok(smp_simulate(&s->job, s->step, s->errors, &s->simulation), s->errors);
+    return s;
+}
+
 /* ----------------------------------------------------------- ranks that behave alike */
 
 typedef struct comparison { const smp_simulation *simulation; uint64_t seen; } comparison;
@@ -108,6 +148,71 @@ static void merged_is_apart(void **state)
     assert_true(several > 0);
 }
 
+static void merged_is_apart_with_experts(void **state)
+{
+    (void)state;
+    uint32_t done = 0;
+    for (uint64_t seed = 0; seed < 2 * RANDOM_JOBS; seed++) {
+        small_job *s = random_experts(seed);
+        if (s) {
+            check_merged(s);
+            done++;
+            small_job_free(s);
+        }
+    }
+    assert_true(done > RANDOM_JOBS / 2);
+}
+
+/* The same durations without what tasks slow each other down by; returns the step. */
+static int64_t simulate_alone(small_job *s)
+{
+    check_ok(smp_engine_run(s->step, s->simulation->duration_ps, s->simulation->records,
+                            (const uint32_t *const *)s->simulation->record0, s->errors,
+                            &s->simulation->report.step_ps, &s->simulation->slowest),
+             s->errors);
+    return s->simulation->report.step_ps;
+}
+
+/* The same with a host that issues tasks at random times; true when that takes longer. */
+static bool simulate_with_host(small_job *s, uint64_t seed)
+{
+    dice d = {.seed = seed, .count = 1u << 21};
+    const uint32_t n = s->step->n_program;
+    int64_t **issue_ps = SMP_ARENA_ARRAY(s->simulation->arena, n, int64_t *);
+    const int64_t mean_ps = s->simulation->report.step_ps / 1000;
+    for (uint32_t c = 0; c < n; c++) {
+        const uint32_t n_task = s->step->programs[c]->n_task;
+        issue_ps[c] = SMP_ARENA_ARRAY(s->simulation->arena, n_task, int64_t);
+        for (uint32_t t = 0; t < n_task; t++) {
+            issue_ps[c][t] = roll(&d, 2) ? mean_ps * roll(&d, 5) : 0;
+        }
+    }
+    const smp_engine_input input = {
+        .step = s->step, .duration_ps = s->simulation->duration_ps,
+        .host_issue_ps = issue_ps, .records = s->simulation->records,
+        .record0 = (const uint32_t *const *)s->simulation->record0};
+    const int64_t before_ps = simulate_alone(s);
+    check_ok(smp_engine_simulate(&input, s->errors, &s->simulation->report.step_ps,
+                                 &s->simulation->slowest), s->errors);
+    assert_true(s->simulation->report.step_ps >= before_ps);
+    return s->simulation->report.step_ps > before_ps;
+}
+
+static void merged_is_apart_with_a_host(void **state)
+{
+    (void)state;
+    uint32_t longer = 0;
+    for (uint64_t seed = 0; seed < RANDOM_JOBS; seed++) {
+        small_job *s = random_job(seed);
+        if (s) {
+            longer += simulate_with_host(s, seed);
+            check_merged(s);
+            small_job_free(s);
+        }
+    }
+    assert_true(longer > 10);
+}
+
 /* ------------------------------------------------------------- ranks that differ */
 
 /* One program for each rank: that of its class, meeting in its own groups.  Durations are
@@ -148,7 +253,7 @@ static void expand(const small_job *s, const smp_noise *noise, smp_arena *arena,
     }
 }
 
-static void check_factors(const small_job *s, uint64_t seed)
+static void check_factors(small_job *s, uint64_t seed)
 {
     smp_arena *arena = smp_arena_create();
     dice d = {.seed = seed, .count = 1u << 20};
@@ -165,6 +270,7 @@ static void check_factors(const small_job *s, uint64_t seed)
     expand(s, &noise, arena, &step, duration_ps);
     int64_t end_ps = 0;
     uint32_t slowest = 0;
+    (void)simulate_alone(s);
     check_ok(smp_engine_run(&step, duration_ps, NULL, NULL, s->errors, &end_ps, &slowest),
              s->errors);
     smp_apart *apart = NULL;
@@ -186,6 +292,11 @@ static void equals_the_engine_with_an_actor_for_each_rank(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < RANDOM_JOBS; seed++) {
         small_job *s = random_job(seed);
+        if (s) {
+            check_factors(s, seed);
+            small_job_free(s);
+        }
+        s = random_experts(seed);
         if (s) {
             check_factors(s, seed);
             small_job_free(s);
@@ -319,6 +430,8 @@ static void factors_are_lognormal(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(merged_is_apart),
+    cmocka_unit_test(merged_is_apart_with_experts),
+    cmocka_unit_test(merged_is_apart_with_a_host),
     cmocka_unit_test(equals_the_engine_with_an_actor_for_each_rank),
     cmocka_unit_test(random_factors_belong_to_rank_and_task),
     cmocka_unit_test(jitter_slows_down),

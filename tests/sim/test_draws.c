@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Imbalance of experts as a distribution: its expected value, its draws, and the times that come
- * of them.
+ * Imbalance of experts as a distribution: its expected value, its draws, and the times that
+ * come of them.
  */
 #include "config.h"
 
@@ -65,8 +65,8 @@ static int64_t step_ps(const char *settings)
     return ps;
 }
 
-/* No deviation: the number.  A deviation: other times, the same for the same seed, near those of
- * the expected value.  Without expert parallelism rows do not vary. */
+/* No deviation: the number.  A deviation: other times, the same for the same seed, near those
+ * of the expected value.  Without expert parallelism rows do not vary. */
 static void times_follow_the_draws(void **state)
 {
     (void)state;

@@ -246,6 +246,154 @@ static void a_collective_waits_for_the_last_class(void **state)
     smp_errors_destroy(errors);
 }
 
+/* ----------------------------------------------------------------------- overlap */
+
+/* Two tasks of these kinds and durations, each on a stream of its own, from time 0. */
+static void beside(const smp_overlap *overlap, const uint8_t kinds[2], const int64_t alone[2],
+                   int64_t end_ps[2])
+{
+    smp_task tasks[] = {{.name = "a", .stream = SMP_STREAM_COMPUTE, .comm = SMP_NO_COMM},
+                        {.name = "b", .stream = SMP_STREAM_REDUCE, .comm = SMP_NO_COMM}};
+    smp_segment segment = {"s", 0, 2};
+    smp_instance order = {0};
+    smp_pattern pattern = {0, 0};
+    smp_program p = {.tasks = tasks, .n_task = 2, .segments = &segment, .n_segment = 1,
+                     .order = &order, .n_instance = 1, .patterns = &pattern, .n_pattern = 1};
+    smp_program *programs[] = {&p};
+    smp_step step = {.programs = programs, .n_program = 1};
+    int64_t durations[] = {alone[0], alone[1]};
+    int64_t *duration_ps[] = {durations};
+    smp_record records_[2];
+    smp_record *records[] = {records_};
+    uint32_t index[] = {0, 2};
+    const uint32_t *record0[] = {index};
+    const uint8_t *kinds_[] = {kinds};
+    smp_engine_input input = {.step = &step, .duration_ps = duration_ps, .records = records,
+                              .record0 = record0, .overlap = overlap, .kinds = kinds_};
+    smp_errors *errors = smp_errors_create();
+    int64_t last_ps = 0;
+    uint32_t slowest = 0;
+    check_ok(smp_engine_simulate(&input, errors, &last_ps, &slowest), errors);
+    end_ps[0] = records_[0].end_ps;
+    end_ps[1] = records_[1].end_ps;
+    check_i64(last_ps, end_ps[0] > end_ps[1] ? end_ps[0] : end_ps[1]);
+    smp_errors_destroy(errors);
+}
+
+static smp_overlap no_slowdown(void)
+{
+    smp_overlap o;
+    for (int a = 0; a < SMP_OVERLAP_KINDS; a++) {
+        for (int b = 0; b < SMP_OVERLAP_KINDS; b++) {
+            o.slow_q16[a][b] = 1u << 16;
+        }
+    }
+    return o;
+}
+
+static void overlap_closed_forms(void **state)
+{
+    (void)state;
+    smp_overlap o = no_slowdown();
+    int64_t end_ps[2];
+    const uint8_t kernel[] = {SMP_OVERLAP_MATRIX, SMP_OVERLAP_IN_NODE};
+    /* A product at half its rate beside a collective at two thirds: the collective of 60 ends
+     * at 90, when 45 of the product's 100 are done; the other 55 run alone. */
+    o.slow_q16[SMP_OVERLAP_MATRIX][SMP_OVERLAP_IN_NODE] = 2u << 16;
+    o.slow_q16[SMP_OVERLAP_IN_NODE][SMP_OVERLAP_MATRIX] = 3u << 15;
+    beside(&o, kernel, (int64_t[]){100, 60}, end_ps);
+    check_i64(end_ps[1], 90);
+    check_i64(end_ps[0], 145);
+    /* Two collectives share a link: 40 ends at 80, the other has 60 left. */
+    o.slow_q16[SMP_OVERLAP_BETWEEN][SMP_OVERLAP_BETWEEN] = 2u << 16;
+    const uint8_t same[] = {SMP_OVERLAP_BETWEEN, SMP_OVERLAP_BETWEEN};
+    beside(&o, same, (int64_t[]){100, 40}, end_ps);
+    check_i64(end_ps[1], 80);
+    check_i64(end_ps[0], 140);
+    /* Collectives on other links, and copies, do not disturb. */
+    const uint8_t apart[] = {SMP_OVERLAP_BETWEEN, SMP_OVERLAP_IN_NODE};
+    beside(&o, apart, (int64_t[]){100, 40}, end_ps);
+    check_i64(end_ps[0] + end_ps[1], 140);
+    const uint8_t copy[] = {SMP_OVERLAP_MATRIX, SMP_OVERLAP_NONE};
+    beside(&o, copy, (int64_t[]){100, 40}, end_ps);
+    check_i64(end_ps[0] + end_ps[1], 140);
+}
+
+/* Kinds of all tasks by what they are, collectives on links by communicator. */
+static uint8_t **random_kinds(const random_step *r)
+{
+    uint8_t **kinds = SMP_ARENA_ARRAY(r->arena, r->step.n_program, uint8_t *);
+    for (uint32_t c = 0; c < r->step.n_program; c++) {
+        const smp_program *p = r->step.programs[c];
+        kinds[c] = SMP_ARENA_ARRAY(r->arena, p->n_task, uint8_t);
+        for (uint32_t t = 0; t < p->n_task; t++) {
+            const smp_task *task = &p->tasks[t];
+            kinds[c][t] = task->op == SMP_OP_ALL_REDUCE
+                              ? (uint8_t)(SMP_OVERLAP_IN_NODE + task->comm)
+                          : task->op == SMP_OP_STORE ? SMP_OVERLAP_NONE
+                          : task->op == SMP_OP_ADD   ? SMP_OVERLAP_MEMORY
+                                                     : SMP_OVERLAP_MATRIX;
+        }
+    }
+    return kinds;
+}
+
+static int64_t random_run(const random_step *r, const smp_overlap *overlap,
+                          uint8_t *const *kinds, smp_record **records, uint32_t **record0,
+                          smp_errors *errors)
+{
+    smp_engine_input input = {.step = &r->step, .duration_ps = r->duration_ps,
+                              .records = records, .record0 = (const uint32_t *const *)record0,
+                              .overlap = overlap, .kinds = (const uint8_t *const *)kinds};
+    int64_t end_ps = 0;
+    uint32_t slowest = 0;
+    check_ok(smp_engine_simulate(&input, errors, &end_ps, &slowest), errors);
+    return end_ps;
+}
+
+/* Factors of one change nothing; larger ones let no task end earlier than without, and none
+ * last shorter than alone. */
+static void overlap_only_lengthens(void **state)
+{
+    (void)state;
+    smp_errors *errors = smp_errors_create();
+    for (uint64_t seed = 0; seed < 600; seed++) {
+        random_step *r = random_create(seed, 1 + (uint32_t)(seed % MOST_CLASSES));
+        const uint32_t n = r->step.n_program;
+        uint8_t **kinds = random_kinds(r);
+        smp_record *runs[3][MOST_CLASSES];
+        uint32_t *index[MOST_CLASSES];
+        smp_overlap o = no_slowdown(), none = no_slowdown();
+        for (int a = 1; a < SMP_OVERLAP_KINDS; a++) {
+            for (int b = SMP_OVERLAP_IN_NODE; b < SMP_OVERLAP_KINDS; b++) {
+                o.slow_q16[a][b] += draw(r, 1u << 16);
+                o.slow_q16[b][a] += draw(r, 1u << 15);
+            }
+        }
+        for (uint32_t c = 0; c < n; c++) {
+            index[c] = SMP_ARENA_ARRAY(r->arena, r->step.programs[c]->n_instance + 1, uint32_t);
+            const uint64_t m = smp_records_index(r->step.programs[c], index[c]);
+            for (int k = 0; k < 3; k++) {
+                runs[k][c] = SMP_ARENA_ARRAY(r->arena, m, smp_record);
+            }
+        }
+        const int64_t plain_ps = random_run(r, NULL, NULL, runs[0], index, errors);
+        check_i64(random_run(r, &none, kinds, runs[1], index, errors), plain_ps);
+        assert_true(random_run(r, &o, kinds, runs[2], index, errors) >= plain_ps);
+        for (uint32_t c = 0; c < n; c++) {
+            for (uint32_t i = 0; i < index[c][r->step.programs[c]->n_instance]; i++) {
+                const smp_record *a = &runs[0][c][i], *b = &runs[1][c][i], *s = &runs[2][c][i];
+                check_i64(b->start_ps, a->start_ps);
+                check_i64(b->end_ps, a->end_ps);
+                assert_true(s->start_ps >= a->start_ps && s->end_ps >= a->end_ps);
+                assert_true(s->end_ps - s->start_ps >= a->end_ps - a->start_ps);
+            }
+        }
+        random_destroy(r);
+    }
+    smp_errors_destroy(errors);
+}
+
 static void deadlock_is_named(void **state)
 {
     (void)state;
@@ -335,6 +483,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_wait_never_speeds_up),
     cmocka_unit_test(pipelines),
     cmocka_unit_test(a_collective_waits_for_the_last_class),
+    cmocka_unit_test(overlap_closed_forms),
+    cmocka_unit_test(overlap_only_lengthens),
     cmocka_unit_test(deadlock_is_named),
     cmocka_unit_test(no_allocation_per_task),
     cmocka_unit_test(parts_add_up),

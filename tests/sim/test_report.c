@@ -118,6 +118,12 @@ static void what_does_not_fit_is_simulated(void **state)
 
 /* ------------------------------------------------------------------- printing */
 
+static smp_status explain_text(const smp_simulation *simulation, FILE *stream,
+                               smp_errors *errors)
+{
+    return smp_simulation_explain(simulation, NULL, false, stream, errors);
+}
+
 static smp_status print_text(const smp_simulation *simulation, FILE *stream, smp_errors *errors)
 {
     return smp_simulation_print(simulation, false, stream, errors);
@@ -153,7 +159,7 @@ static void text_fits_80_columns_and_repeats(void **state)
         check_contains(text, "MFU = model FLOPs");
         free(text);
         free(other);
-        text = small_capture(smp_simulation_explain, s);
+        text = small_capture(explain_text, s);
         check_width(text);
         check_contains(text, "Figures\n[1] ");
         free(text);

@@ -346,7 +346,7 @@ static void check_memory_data(const char *text, const smp_simulation *simulation
 /* Boxes of a row do not overlap and lie in the step; returns their number. */
 static size_t check_boxes(const char *text, const smp_simulation *simulation)
 {
-    enum { ROWS = SMP_STREAMS + 1, SHADES = 10 };
+    enum { ROWS = SMP_STREAMS + 1, SHADES = 11 };
     const double step_ms = 1e3 * smp_simulation_report(simulation)->step_time_s;
     double free_ms[ROWS] = {0};
     size_t n = 0;

@@ -80,6 +80,10 @@ static const char *const choices[][5] = {
     {"prefetch=backward_pre", "prefetch=backward_post", "prefetch=none"},
     {"forward_prefetch=true", "forward_prefetch=false"},
     {"allow_empty_shards=true"},
+    {"stack=fsdp1", "stack=fsdp2", "stack=megatron", "stack=deepspeed"},
+    {"compile=true"},
+    {"loss_kernel=fused", "loss_kernel=compiled", "loss_kernel=copy", "loss_kernel=eager"},
+    {"overlap_reduce=false"},
 };
 
 typedef struct bench {

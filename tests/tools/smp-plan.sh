@@ -36,7 +36,7 @@ status() {
 says() { grep -q -- "$1" "$work/$2"; }
 one_line() { test "$(wc -l <"$work/err")" -eq 1; }
 
-echo 1..19
+echo 1..22
 check "help" status 0 --help
 check "help names the options" says --pareto out
 check "version" status 0 --version
@@ -55,6 +55,10 @@ check "the plan file is there" grep -q '"smp_plan": 1' "$work/plan.json"
 # shellcheck disable=SC2086
 check "what was exported pins the plan" status 0 $small --smp "$work/smp.json"
 check "which is then the only one" says "^1 configurations" out
+# shellcheck disable=SC2086
+check "for other software" status 0 $small --stack megatron --json -o "$work/megatron.json"
+check "recommends what it has" says '"sharding": "optimizer"' out
+check "the plan file knows it" grep -q '"stack": "megatron"' "$work/megatron.json"
 # shellcheck disable=SC2086
 check "too large: nothing fits" status 3 --model "$srcdir/configs/models/Llama-3.1-405B.json" \
     --cluster p5.48xlarge --nodes 1 --seq-len 4096 --global-batch 8

@@ -83,6 +83,37 @@ check "shows what is not legal" says "tensor_parallel_degree 5" out
 check "a job that does not fit is simulated" status 0 --model Llama-3.1-70B \
     --cluster p5.48xlarge --nodes 1 --json
 check "and does not fit" says '"fits": false' out
+check "the costs as JSON" status 0 $small --explain --json
+check "name algorithm and bus bandwidth" says '"busbw_Bps"' out
+check "for people" status 0 $small --explain
+check "in the terms of nccl-tests" says "busbw" out
+check "other software" status 0 $small --stack fsdp1 --json
+check "is said in the settings" says '"stack": "fsdp1"' out
+check "software of no known name" wrong "--stack: stack fdsp" $small --stack fdsp
+check "noise, failures, a training run" status 0 $small --jitter 0.05,0.1 --rank-spread 0.01 \
+    --slow-rank 1:1.2 --slow-link 0:1.1 --runs 3 --mtbf 1000 --tokens 1B
+check "says what noise costs" says "step, 90 %" out
+check "says what is useful" says "goodput" out
+check "says how long it takes" says "GPU hours" out
+check "keeps to 80 columns" awk 'length > 80 { exit 1 }' "$work/out"
+cp "$work/out" "$work/first"
+check "noise again" status 0 $small --jitter 0.05,0.1 --rank-spread 0.01 \
+    --slow-rank 1:1.2 --slow-link 0:1.1 --runs 3 --mtbf 1000 --tokens 1B
+check "gives the same bytes again" cmp "$work/first" "$work/out"
+check "another allocator" status 0 $small --allocator caching --json
+check "has its cases" says '"expandable_segments": true' out
+check "an epoch" status 0 $small --lengths uniform:10,500 --sequences 40 --global-batch 2
+check "has every policy" says "bucket:512" out
+check "an epoch as JSON" status 0 $small --lengths uniform:10,500 --sequences 40 --json
+check "no such file of lengths" wrong "no-lengths" $small --lengths "$work/no-lengths"
+check "a rank that is not there" wrong "must be RANK:FACTOR" $small --slow-rank 2:2
+check "no allocator" wrong "must be caching" $small --allocator arena
+check "no policy" wrong "must be max_length" $small --lengths uniform:1,5 --pad most
+check "no tokens" wrong "must be a number above 0" $small --tokens 0
+check "a policy without lengths" wrong "need --lengths" $small --pad longest
+check "a save without failures" wrong "need --mtbf" $small --save-time 3
+check "a sweep of noise" wrong "print a table" $small --sweep micro_batch=1,2 --jitter 0.1
+check "no failures" wrong "would be kept" $small --mtbf 0
 check "a trace" status 0 $small --trace "$work/trace.json"
 check "has events" grep -q '"traceEvents"' "$work/trace.json"
 check "a trace on standard output" status 0 $small --trace -

@@ -63,8 +63,10 @@ def yarn(c, s, f, rotated):
         old = s["original_max_position_embeddings"]
         return rotated * math.log(old / (turns * 2 * math.pi)) / (2 * math.log(c["rope_theta"]))
 
-    low = max(math.floor(pair(s.get("beta_fast", 32))), 0)
-    high = min(math.ceil(pair(s.get("beta_slow", 1))), rotated - 1)
+    low, high = pair(s.get("beta_fast", 32)), pair(s.get("beta_slow", 1))
+    if s.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rotated - 1)
     out = []
     for i, x in enumerate(f):
         slow = min(max((i - low) / (high - low if high > low else 0.001), 0), 1)
@@ -101,6 +103,11 @@ def frequencies(c, rotated, seq):
         return llama3(s, f), 1.0
     if kind == "linear":
         return [x / s["factor"] for x in f], 1.0
+    if kind == "dynamic":
+        most = c["max_positions"]
+        grown = s["factor"] * max(seq, most) / most - (s["factor"] - 1)
+        theta = c["rope_theta"] * grown ** (rotated / (rotated - 2))
+        return [theta ** (-2 * i / rotated) for i in range(rotated // 2)], 1.0
     if kind == "yarn":
         scale = mscale(s["factor"], 1)
         if "mscale_all_dim" in s:
@@ -169,12 +176,12 @@ class Model:
         y = x @ self.get(name + "_w", out, x.shape[-1]).T
         return y + self.get(name + "_b", out) if bias else y
 
-    def norm(self, x, name, shape=None):
+    def norm(self, x, name, shape=None, bias=None):
         c = self.c
         shape = shape or (x.shape[-1],)
         w = self.get(name + "_w", *shape) + c.get("norm_offset", 0)
         if c["layer_norm"]:
-            bias = c.get("norm_bias", True)
+            bias = c.get("norm_bias", True) if bias is None else bias
             return layer_norm(x, w, self.get(name + "_b", *shape) if bias else None, c["eps"])
         return rms_norm(x, w, c["eps"])
 
@@ -185,7 +192,7 @@ class Model:
             flat = x.transpose(1, 2).reshape(b, s, n * d)
             return self.norm(flat, name).view(b, s, n, d).transpose(1, 2)
         if form == "own":
-            return self.norm(x.transpose(1, 2), name, (n, d)).transpose(1, 2)
+            return self.norm(x.transpose(1, 2), name, (n, d), False).transpose(1, 2)
         return self.norm(x, name)
 
     def latent(self, x, at):
@@ -206,7 +213,7 @@ class Model:
         q = torch.cat([q[..., :nope], rope(q[..., nope:], c, turned)], -1)
         return q, torch.cat([kv[..., :nope], shared], -1), kv[..., nope:]
 
-    def qkv(self, x, at):
+    def qkv(self, x, at, window):
         c = self.c
         b, s, _ = x.shape
         n, kv, d = c["heads"], c["kv_heads"], c["head_dim"]
@@ -220,13 +227,15 @@ class Model:
             k = self.qk_norm(k, at + "k_norm", c["qk_norm"])
         if c.get("rope_theta"):
             rotated = int(d * c.get("rotary", 1.0))
+            if window and "local_theta" in c:
+                c = dict(c, rope_theta=c["local_theta"], rope_scaling=None)
             q, k = rope(q, c, rotated), rope(k, c, rotated)
         return q, k.repeat_interleave(n // kv, 1), v.repeat_interleave(n // kv, 1)
 
     def attention(self, x, at, window):
         c = self.c
         b, s, _ = x.shape
-        q, k, v = self.latent(x, at) if "latent" in c else self.qkv(x, at)
+        q, k, v = self.latent(x, at) if "latent" in c else self.qkv(x, at, window)
         logits = q @ k.transpose(2, 3) * c.get("scale", 1 / math.sqrt(q.shape[-1]))
         logits = cap(logits, c.get("softcap"))
         i = torch.arange(s)
@@ -292,7 +301,7 @@ class Model:
         shape = x.shape
         x = x.reshape(-1, shape[-1])
         e, f, h = m["experts"], m["ffn"], c["hidden"]
-        logits = self.linear(x, at + "router", e)
+        logits = self.linear(x, at + "router", e, m.get("bias"))
         scores, by = self.scores(logits, at)
         chosen = self.choose(by)
         self.losses(logits, chosen)
@@ -307,7 +316,17 @@ class Model:
             of = chosen[:, k]
             a = torch.einsum("th,tfh->tf", x, gate[of])
             b = torch.einsum("th,tfh->tf", x, up[of])
-            d = torch.einsum("tf,thf->th", activation(c["act"], a) * b, down[of])
+            if m.get("bias"):
+                a = a + self.get(at + "expert_gate_b", e, f)[of]
+                b = b + self.get(at + "expert_up_b", e, f)[of]
+            if c["act"] == "clamped":
+                a, b = a.clamp(max=7), b.clamp(-7, 7) + 1
+                inner = a * sigmoid(1.702 * a) * b
+            else:
+                inner = activation(c["act"], a) * b
+            d = torch.einsum("tf,thf->th", inner, down[of])
+            if m.get("bias"):
+                d = d + self.get(at + "expert_down_b", e, h)[of]
             y = y + weights[:, k : k + 1] * d
         if m.get("shared"):
             shared = self.mlp(x, at, m["shared"], False, "shared_")
@@ -377,6 +396,19 @@ LATENT_HF = dict(LLAMA_HF, num_key_value_heads=4, q_lora_rank=None, kv_lora_rank
                  qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
 YARN = dict(rope_type="yarn", factor=4.0, mscale=1.0, mscale_all_dim=0.7, beta_fast=4.0,
             beta_slow=1.0, original_max_position_embeddings=16)
+LINEAR = dict(rope_type="linear", factor=3.0)
+PLAIN_YARN = dict(rope_type="yarn", factor=4.0, beta_fast=4.0, beta_slow=1.0,
+                  original_max_position_embeddings=16)
+OSS_YARN = dict(PLAIN_YARN, truncate=False)
+LONG = dict(rope_type="longrope", short_factor=[1.0, 1.5], long_factor=[1.2, 3.0])
+GPT2 = dict(vocab=29, hidden=16, ffn=64, layers=2, heads=4, kv_heads=4, head_dim=4, eps=1e-5,
+            layer_norm=True, qkv_bias=True, out_bias=True, mlp_bias=True, gated=False,
+            act="gelu_new", positions=16, tied=True)
+FALCON = dict(GPT2, qkv_bias=False, out_bias=False, mlp_bias=False, act="gelu", ffn=24,
+              positions=0)
+FALCON_HF = dict(model_type="falcon", vocab_size=29, hidden_size=16, num_hidden_layers=2,
+                 num_attention_heads=4, ffn_hidden_size=24, max_position_embeddings=16,
+                 rope_theta=100.0)
 
 CASES = {
     "llama": (LLAMA, LLAMA_HF),
@@ -432,6 +464,100 @@ CASES = {
                          topk_group=2, n_routed_experts=8, num_experts_per_tok=3,
                          moe_intermediate_size=10, n_shared_experts=1,
                          first_k_dense_replace=1, routed_scaling_factor=2.5)),
+    "llama_linear": (dict(LLAMA, rope_scaling=LINEAR), dict(LLAMA_HF, rope_scaling=LINEAR)),
+    "llama_yarn": (dict(LLAMA, head_dim=12, rope_scaling=PLAIN_YARN),
+                   dict(LLAMA_HF, head_dim=12, rope_scaling=PLAIN_YARN)),
+    "gemma": (dict(LLAMA, norm_offset=1, act="gelu_tanh", embedding_scale=4.0, head_dim=6,
+                   tied=True),
+              dict(LLAMA_HF, model_type="gemma", head_dim=6, tie_word_embeddings=True)),
+    "gemma2": (dict(LLAMA, norm_offset=1, act="gelu_tanh", embedding_scale=4.0, head_dim=6,
+                    tied=True, place="around", windows=[5, None], softcap=1.5, final_cap=2.0,
+                    scale=1 / math.sqrt(8)),
+               dict(LLAMA_HF, model_type="gemma2", head_dim=6, tie_word_embeddings=True,
+                    sliding_window=5, attn_logit_softcapping=1.5, query_pre_attn_scalar=8,
+                    final_logit_softcapping=2.0)),
+    "gemma3": (dict(LLAMA, norm_offset=1, act="gelu_tanh", embedding_scale=4.0, head_dim=6,
+                    tied=True, place="around", windows=[5, None], scale=1 / math.sqrt(8),
+                    qk_norm="shared", local_theta=7.0, rope_scaling=LINEAR),
+               dict(LLAMA_HF, model_type="gemma3_text", head_dim=6, tie_word_embeddings=True,
+                    sliding_window=5, query_pre_attn_scalar=8, sliding_window_pattern=2,
+                    rope_local_base_freq=7.0, rope_scaling=LINEAR)),
+    "phi3": (dict(LLAMA, heads=2, kv_heads=1, head_dim=8, rotary=0.5, window=5,
+                  rope_scaling=LONG, original_positions=8, positions_new=16),
+             dict(LLAMA_HF, model_type="phi3", num_attention_heads=2, num_key_value_heads=1,
+                  partial_rotary_factor=0.5, sliding_window=5, rope_scaling=LONG,
+                  original_max_position_embeddings=8)),
+    "olmo2": (dict(LLAMA, place="after", qk_norm="whole"),
+              dict(LLAMA_HF, model_type="olmo2")),
+    "falcon": (dict(FALCON, kv_heads=1, parallel=True, single_norm=True, rope_theta=100.0),
+               dict(FALCON_HF)),
+    "falcon_new": (dict(FALCON, kv_heads=2, parallel=True, rope_theta=100.0),
+                   dict(FALCON_HF, new_decoder_architecture=True, num_kv_heads=2)),
+    "falcon_alibi": (dict(FALCON, hidden=18, heads=3, head_dim=6, kv_heads=3, qkv_bias=True,
+                          out_bias=True, mlp_bias=True,
+                          slopes=[2 ** -x / math.sqrt(6) for x in (4, 8, 2)]),
+                     dict(FALCON_HF, hidden_size=18, num_attention_heads=3, alibi=True,
+                          bias=True, multi_query=False, parallel_attn=False)),
+    "cohere": (dict(LLAMA, layer_norm=True, norm_bias=False, woven=True, parallel=True,
+                    single_norm=True, logit_scale=0.5, qk_norm="own", tied=True),
+               dict(LLAMA_HF, model_type="cohere", layer_norm_eps=1e-5, use_qk_norm=True,
+                    logit_scale=0.5, tie_word_embeddings=True)),
+    "stablelm": (dict(LLAMA, layer_norm=True, heads=2, kv_heads=1, head_dim=8, rotary=0.5,
+                      qk_norm="own", qkv_bias=True),
+                 dict(LLAMA_HF, model_type="stablelm", layer_norm_eps=1e-5,
+                      num_attention_heads=2, num_key_value_heads=1, qk_layernorm=True,
+                      partial_rotary_factor=0.5, use_qkv_bias=True)),
+    "starcoder2": (dict(LLAMA, layer_norm=True, gated=False, act="gelu_tanh", qkv_bias=True,
+                        out_bias=True, mlp_bias=True, window=5, tied=True),
+                   dict(LLAMA_HF, model_type="starcoder2", norm_epsilon=1e-5,
+                        sliding_window=5, tie_word_embeddings=True)),
+    "bloom": (dict(GPT2, hidden=18, heads=3, kv_heads=3, head_dim=6, ffn=72, positions=0,
+                   slopes=[2 ** -x for x in (4, 8, 2)], embed_norm=True),
+              dict(model_type="bloom", vocab_size=29, hidden_size=18, n_layer=2, n_head=3)),
+    "mpt": (dict(GPT2, norm_bias=False, qkv_bias=False, out_bias=False, mlp_bias=False,
+                 act="gelu", positions=0, slopes=[2 ** -x for x in (2, 4, 6, 8)], clip=0.4),
+            dict(model_type="mpt", vocab_size=29, d_model=16, n_layers=2, n_heads=4,
+                 max_seq_len=16, attn_config=dict(clip_qkv=0.4))),
+    "opt": (dict(GPT2, act="relu", ffn=24, first_position=2),
+            dict(model_type="opt", vocab_size=29, hidden_size=16, num_hidden_layers=2,
+                 num_attention_heads=4, ffn_dim=24, max_position_embeddings=16, dropout=0.0)),
+    "gptj": (dict(GPT2, heads=2, kv_heads=2, head_dim=8, ffn=24, positions=0, qkv_bias=False,
+                  out_bias=False, rope_theta=10000.0, rotary=0.5, woven=True, parallel=True,
+                  single_norm=True, head_bias=True, tied=False),
+             dict(model_type="gptj", vocab_size=29, n_embd=16, n_layer=2, n_head=2,
+                  n_positions=16, n_inner=24, rotary_dim=4, tie_word_embeddings=False)),
+    "phi": (dict(GPT2, heads=2, kv_heads=1, head_dim=8, ffn=24, positions=0, rope_theta=100.0,
+                 rotary=0.5, parallel=True, single_norm=True, head_bias=True, tied=False,
+                 qk_norm="shared"),
+            dict(model_type="phi", vocab_size=29, hidden_size=16, intermediate_size=24,
+                 num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+                 max_position_embeddings=16, rope_theta=100.0, qk_layernorm=True)),
+    "gpt_bigcode": (dict(GPT2, kv_heads=1),
+                    dict(model_type="gpt_bigcode", vocab_size=29, n_embd=16, n_layer=2,
+                         n_head=4, n_positions=16, resid_pdrop=0.0, embd_pdrop=0.0,
+                         attn_pdrop=0.0)),
+    "gpt_oss": (dict(LLAMA, head_dim=12, qkv_bias=True, out_bias=True, sinks=True,
+                     act="clamped", windows=[5, None], rope_scaling=OSS_YARN,
+                     moe=dict(experts=4, top_k=2, ffn=24, norm_topk=True, bias=True)),
+                dict(LLAMA_HF, model_type="gpt_oss", head_dim=12, num_local_experts=4,
+                     num_experts_per_tok=2, sliding_window=5, rope_scaling=OSS_YARN)),
+    "dbrx": (dict(LLAMA, layer_norm=True, norm_bias=False, clip=0.4,
+                  moe=dict(experts=4, top_k=2, ffn=10, norm_topk=True)),
+             dict(model_type="dbrx", vocab_size=29, d_model=16, n_layers=2, n_heads=4,
+                  max_seq_len=16, attn_config=dict(clip_qkv=0.4, kv_n_heads=2,
+                                                   rope_theta=100.0),
+                  ffn_config=dict(ffn_hidden_size=10, moe_num_experts=4, moe_top_k=2))),
+    "qwen3_vl_moe": (dict(LLAMA, qk_norm="shared", head_dim=6,
+                          moe=dict(experts=6, top_k=3, ffn=10, norm_topk=True)),
+                     dict(LLAMA_HF, model_type="qwen3_vl_moe_text", head_dim=6, num_experts=6,
+                          num_experts_per_tok=3, moe_intermediate_size=10)),
+    "kimi_k2": (dict(LLAMA, kv_heads=4, woven=True, latent=LATENT,
+                     moe=dict(experts=8, top_k=3, ffn=10, shared=10, first=1, groups=1,
+                              topk_groups=1, scale=2.5, sigmoid=True, norm_topk=True)),
+                dict(LATENT_HF, model_type="kimi_k2", n_group=1, topk_group=1,
+                     n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=10,
+                     n_shared_experts=1, first_k_dense_replace=1,
+                     routed_scaling_factor=2.5)),
 }
 
 
@@ -440,7 +566,15 @@ HEAD = """/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_EXEC_REFERENCE_REFERENCE_H
 #define TESTS_EXEC_REFERENCE_REFERENCE_H
 
-typedef struct reference_gradient { const char *name; double norm, dot; } reference_gradient;"""
+#include <stddef.h>
+
+typedef struct reference_gradient { const char *name; double norm, dot; } reference_gradient;
+typedef struct reference {
+    const char *name, *family, *config, *settings;
+    double loss;
+    const reference_gradient *gradients;
+    size_t n;
+} reference;"""
 
 
 def main():
@@ -468,7 +602,17 @@ def main():
         print(f"static const char {name}_config[] =")
         print("\n".join(f'    "{line}"' for line in lines) + ";")
         print(f"static const double {name}_loss = {loss.item():.15e};")
-    print("\n#endif")
+    print("\nstatic const reference references[] = {")
+    for name, (c, hf) in CASES.items():
+        m = c.get("moe", {})
+        settings = "moe_load_balancing=none moe_z_loss_coeff=0" if m else ""
+        if "aux" in m:
+            settings = (f"moe_load_balancing=aux_loss moe_aux_loss_coeff={m['aux']} "
+                        f"moe_z_loss_coeff={m['z']}")
+        print(f'    {{ "{name}", "{hf["model_type"]}", {name}_config,\n      "{settings}",')
+        print(f"      {name}_loss, {name}_gradients,")
+        print(f"      sizeof {name}_gradients / sizeof {name}_gradients[0] }},")
+    print("};\n\n#endif")
 
 
 main()

@@ -1,0 +1,73 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# smp-data from outside: round trips, exit statuses, messages.  Speaks TAP; runs in the build
+# tree.
+set -u
+: "${srcdir:=.}"
+work=$(mktemp -d "${TMPDIR:-/tmp}/smp-data.XXXXXX") || exit 99
+trap 'rm -rf "$work"' EXIT
+text="$srcdir/LICENSE"
+
+number=0
+check() {
+    number=$((number + 1))
+    name=$1
+    shift
+    if "$@" >"$work/check" 2>&1; then
+        echo "ok $number - $name"
+    else
+        echo "not ok $number - $name"
+        sed 's/^/# /' "$work/check"
+    fi
+}
+# wrong STATUS MESSAGE ARGUMENT...: that status and one line that holds MESSAGE.
+wrong() {
+    expected=$1
+    message=$2
+    shift 2
+    ./smp-data "$@" >"$work/out" 2>"$work/err"
+    found=$?
+    cat "$work/err"
+    test "$found" -eq "$expected" && test "$(wc -l <"$work/err")" -eq 1 &&
+        grep -q "^smp-data: " "$work/err" && grep -q -- "$message" "$work/err"
+}
+# round_trip ARGUMENT...: encoded so and decoded, the text is the same.
+round_trip() {
+    ./smp-data encode "$text" -o "$work/t.bin" "$@" && ./smp-data decode "$work/t.bin" \
+        >"$work/back" && cmp "$text" "$work/back"
+}
+says() {
+    ./smp-data info "$2" --eot 256 >"$work/info" && grep -q -- "$1" "$work/info" && return 0
+    cat "$work/info"
+    return 1
+}
+piped() {
+    ./smp-data encode - -o - --format nanogpt <"$text" >"$work/p.bin" &&
+        ./smp-data decode "$work/p.bin" -o "$work/back" && cmp "$text" "$work/back"
+}
+part() { test "$(./smp-data decode "$work/t.bin" --first 2 --count 3)" = "$1"; }
+
+echo 1..18
+check "help" ./smp-data --help
+check "with a header and back" round_trip
+check "what is in it" says "format       llm.c, 2 bytes" "$work/t.bin"
+check "without a header and back" round_trip --format nanogpt
+check "an end of text decodes to nothing" round_trip --eot 256
+printf 'abcdef' >"$work/a"
+check "two texts" ./smp-data encode "$work/a" "$work/a" --eot 256 -o "$work/t.bin"
+check "are two documents" says "2, of 7 to 7 tokens" "$work/t.bin"
+check "ids" says "97 to 256: a vocabulary of 257" "$work/t.bin"
+check "a part" part cde
+check "through pipes" piped
+check "no command" wrong 2 "must be info, encode or decode" "$text"
+check "no file" wrong 2 "a file is missing" info
+check "no such file" wrong 2 "No such file" info "$work/none"
+check "other tokenizers" wrong 2 "only byte is there" encode "$text" -o "$work/x.bin" \
+    --tokenizer tokenizer.json
+head -c 1100 "$work/t.bin" >"$work/cut.bin"
+printf 'x' >>"$work/cut.bin"
+check "truncated" wrong 2 "not complete" info "$work/cut.bin"
+printf '\377\377' >"$work/far.bin"
+check "a token of another tokenizer" wrong 2 "token 65535 at 0" decode "$work/far.bin"
+check "a full disk" wrong 1 "No space left" encode "$text" --format nanogpt -o /dev/full
+check "a directory" wrong 1 "directory" encode "$srcdir" -o "$work/x.bin"

@@ -1,0 +1,162 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# smp-exec from outside: exit statuses, messages, signals, files.  Speaks TAP; runs in the
+# build tree.
+set -u
+: "${srcdir:=.}"
+work=$(mktemp -d "${TMPDIR:-/tmp}/smp-exec.XXXXXX") || exit 99
+trap 'rm -rf "$work"' EXIT
+if ! test -x ./smp-exec; then
+    echo "1..0 # SKIP smp-exec is not built"
+    exit 0
+fi
+cat >"$work/tiny.json" <<END
+{"model_type": "llama", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,
+ "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+ "max_position_embeddings": 64, "tie_word_embeddings": false}
+END
+text="$srcdir/LICENSE"
+job="--model $work/tiny.json --cluster cpu --gpus 2 --seq-len 16 --global-batch 8
+     --set precision=fp32 --set micro_batch=2"
+
+number=0
+check() {
+    number=$((number + 1))
+    name=$1
+    shift
+    if "$@" >"$work/check" 2>&1; then
+        echo "ok $number - $name"
+    else
+        echo "not ok $number - $name"
+        sed 's/^/# /' "$work/check"
+    fi
+}
+# ends STATUS ARGUMENT...: of smp-exec with the job; output in out and err.
+ends() {
+    expected=$1
+    shift
+    # shellcheck disable=SC2086
+    ./smp-exec $job "$@" >"$work/out" 2>"$work/err"
+    found=$?
+    test "$found" -eq "$expected" && return 0
+    echo "status $found, expected $expected"
+    cat "$work/out" "$work/err"
+    return 1
+}
+# wrong STATUS MESSAGE ARGUMENT...: that status and one line that holds MESSAGE.
+wrong() {
+    status=$1
+    message=$2
+    shift 2
+    ends "$status" "$@" || return 1
+    cat "$work/err"
+    test "$(wc -l <"$work/err")" -eq 1 && grep -q "^smp-exec: " "$work/err" &&
+        grep -q -- "$message" "$work/err"
+}
+says() {
+    grep -q -- "$1" "$work/$2" && return 0
+    cat "$work/$2"
+    return 1
+}
+full_disk() {
+    # shellcheck disable=SC2086
+    ./smp-exec $job -d "$text" >/dev/full 2>"$work/err"
+    test $? -eq 1 && says "standard output: .*No space left" err
+}
+# Lines of metrics are the same again, but for times; each is an object.
+same_again() {
+    ends 0 -d "$text" --steps 3 --metrics "$work/a" && ends 0 -d "$text" --steps 3 \
+        --metrics "$work/b" --loader-threads 0 || return 1
+    sed 's/, "seconds".*/}/' "$work/a" >"$work/a1"
+    sed 's/, "seconds".*/}/' "$work/b" >"$work/b1"
+    test "$(grep -c '^{"step": [123], .*}$' "$work/a1")" -eq 3 && cmp "$work/a1" "$work/b1"
+}
+# interrupted SIGNAL: it comes after a step was written.
+interrupted() {
+    rm -f "$work/m"
+    # shellcheck disable=SC2086
+    ./smp-exec $job -d "$text" --steps 1000000 --metrics "$work/m" >"$work/out" \
+        2>"$work/err" &
+    process=$!
+    tries=0
+    until test -s "$work/m" || test "$tries" -ge 300; do
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+    kill -s "$1" "$process"
+    wait "$process"
+    found=$?
+    tail -n 2 "$work/out"
+    test "$found" -eq 0 && says "^stopped by a signal after step [0-9]" out &&
+        tail -n 1 "$work/m" | grep -q '}$'
+}
+# Twice, in a step that would take minutes: it does not wait for its end.
+killed_by_two() {
+    # shellcheck disable=SC2086
+    ./smp-exec $job -d "$text" --global-batch 262144 -v >"$work/out" 2>"$work/err" &
+    process=$!
+    tries=0
+    until grep -q '^init  all' "$work/out" || test "$tries" -ge 300; do
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+    kill -s INT "$process"
+    sleep 0.2
+    kill -s INT "$process"
+    wait "$process"
+    found=$?
+    echo "status $found"
+    test "$found" -gt 128
+}
+least() { # bytes of the arena, as --dry-run says
+    ends 0 -d "$text" --dry-run && sed -n 's/.*device arena \([0-9]*\) bytes.*/\1/p' "$work/out"
+}
+memory() {
+    bytes=$(least)
+    ends 0 -d "$text" --steps 1 --device-memory "$bytes" &&
+        wrong 3 "$((bytes - 1)) bytes: the step program of rank 0 needs $bytes" \
+            -d "$text" --device-memory "$((bytes - 1))"
+}
+./smp-exec --help >"$work/help" 2>&1
+printf '%s ' 0123456789 0123456789 0123456789 0123456789 0123456789 >"$work/few"
+printf 'AB\377' >"$work/far"
+cat "$text" >>"$work/far"
+printf 'abc' >"$work/odd.bin"
+echo 'head zeros' >"$work/rules"
+echo '*.1.input_layernorm.weight constant 3e38' >"$work/huge"
+sed 's/"vocab_size": 256/"vocab_size": 200/' "$work/tiny.json" >"$work/small.json"
+
+echo 1..26
+check "help" ends 0 --help
+check "trains" ends 0 -d "$text" --steps 2
+check "says what it does" says "^step 2  loss 5\.[0-9]*  norm .* tokens/s  mfu .* %  .*B" out
+check "the same again, whoever reads" same_again
+check "verbose" ends 0 -d "$text" --steps 1 -v
+check "says where ranks are" says \
+    "^rank 1 of 2  local rank 1  tensor 0 context 0 shard 1 expert 0 replica 0  device cpu" out
+check "says what tensors start from" says \
+    "^init  model.layers.1.mlp.down_proj.weight  *\[32, 48\]  *normal(0, 0.02)" out
+check "says that all have values" says "^init  all [0-9]* elements of rank 0 have values" out
+check "validates" ends 0 -d "$text" -e "$srcdir/README.md" --eval-every 2 --steps 3
+check "says the validation loss" says "^step 3  validation loss 5\." out
+check "pads lines" ends 0 -d "$text" --eot 10 --pad bucket:4 --steps 2
+check "no data" wrong 2 "--data FILE is missing"
+check "data that are not there" wrong 2 "none: No such file" -d "$work/none"
+check "too few data" wrong 2 "a sequence of 64 needs one more" -d "$work/few" --seq-len 64
+check "truncated data" wrong 2 "truncated" -d "$work/odd.bin"
+check "a token beyond the vocabulary" wrong 2 "far: token 255 at 2: .* has 200" \
+    -d "$work/far" --no-shuffle --model "$work/small.json"
+check "a wrong shape" wrong 2 "--pad: square: must be" -d "$text" --pad square
+check "rules for nothing" wrong 2 "rules:1: 'head' matches no parameter" -d "$text" \
+    --init-rules "$work/rules"
+check "a plan for another stack" wrong 2 "for other software is simulated, not executed" \
+    -d "$text" --set stack=fsdp2
+check "a plan beyond the memory" memory
+check "no number" wrong 1 "step 1: the loss is .* in forward of layer 1, micro-batch 0" \
+    -d "$text" --init-rules "$work/huge"
+check "a full disk" full_disk
+check "a full disk of metrics" wrong 1 "/dev/full: writing failed: No space left" -d "$text" \
+    --metrics /dev/full
+check "Ctrl-C ends the run after its step" interrupted INT
+check "so does a request to end" interrupted TERM
+check "a second Ctrl-C kills" killed_by_two
