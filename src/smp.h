@@ -633,6 +633,8 @@ typedef struct smp_plan_options {
     bool front;       /* also find the front: what no other configuration beats or equals in
                          time, memory and cost */
     bool timing;      /* print how long the search took: no two runs then print the same */
+    double deadline_s; /* stop after so many seconds with the best plans found by then, as
+                          soon as there is one; 0: when nothing better is left */
     bool fine;        /* a larger space: every number of checkpointed layers, more chunks */
     bool brief;       /* plans only: neither what their neighbours cost nor, where nothing
                          fits, on how many GPUs something would */
@@ -645,7 +647,7 @@ typedef struct smp_search_info {
     uint64_t enumerated; /* settings in the space */
     uint64_t pruned;     /* rejected by a bound or a rule of dominance */
     uint64_t evaluated;  /* simulated */
-    bool exhausted;
+    bool exhausted;      /* false: stopped by the deadline */
     double gap;          /* (best - bound of what was not simulated) / best; 0: optimal */
     double seconds;
 } smp_search_info;

@@ -587,9 +587,8 @@ static uint64_t saved_bytes(const smp_job *job, uint64_t stacks, uint64_t full_l
         return stacks;
     }
     const uint32_t kept = s->sm_activation_offloading ? s->activation_loading_horizon : 1;
-    const uint64_t gone =
-        smp_mul(full_layer,
-                s->checkpointing_layers > kept ? s->checkpointing_layers - kept : 0);
+    const uint32_t layers = s->checkpointing_layers;
+    const uint64_t gone = smp_mul(full_layer, layers > kept ? layers - kept : 0);
     return stacks > gone ? stacks - gone : 0;
 }
 

@@ -145,6 +145,8 @@ struct smp_plan {
     smp_job job;                 /* as given, with pins */
     smp_plan_options options;
     smp_search_info info;
+    double start_s;              /* of the search, by the clock */
+    bool stopped;                /* by the deadline */
     smp_found *found;            /* best first */
     uint32_t n_found;
     smp_spot *spots;             /* heap */

@@ -107,6 +107,29 @@ static item heap_pop(heap *h)
     return top;
 }
 
+/* ------------------------------------------------------------------ deadline */
+
+static double now_s(void)
+{
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static bool is_late(const smp_plan *plan)
+{
+    return plan->options.deadline_s > 0 && now_s() - plan->start_s > plan->options.deadline_s;
+}
+
+/* Stops with something left that may take as little as bound_ps; the best so far takes
+ * best_ps. */
+static void stop(smp_plan *plan, int64_t best_ps, int64_t bound_ps)
+{
+    const double gap = best_ps > 0 ? (double)(best_ps - bound_ps) / (double)best_ps : 1;
+    plan->stopped = true;
+    plan->info.gap = gap > plan->info.gap ? gap : plan->info.gap;
+}
+
 /* By how much whole models on every rank, which delayed_init=false makes first, are over the
  * memory of a host, whatever the other settings: no configuration has a smaller excess. */
 static uint64_t host_excess(const smp_job *job)
@@ -367,6 +390,10 @@ static smp_status best_first(search *s)
         if (!is_open(s, &part.bound)) {
             break;
         }
+        if (s->n_found > 0 && is_late(s->plan)) {
+            stop(s->plan, s->found[0].report.step_ps, part.bound.step_ps);
+            break;
+        }
         switch (part.level) {
         case LEVEL_HEAD:
             st = split_head(s, &part);
@@ -497,6 +524,10 @@ static smp_status search_all(smp_plan *plan, smp_bounds *bounds, smp_errors *err
         return search_gpus(plan, bounds, &plan->job, errors);
     }
     for (uint32_t gpus = 1; gpus < cluster->gpus; gpus = next_gpus(cluster, gpus)) {
+        if (plan->n_found > 0 && is_late(plan)) {
+            stop(plan, 0, 0); /* of the other numbers nothing is known */
+            return SMP_OK;
+        }
         /* only whole fractions for cost, or large clusters would take long */
         if (objective == SMP_OBJECTIVE_COST && cluster->gpus % gpus != 0) {
             continue;
@@ -766,19 +797,12 @@ static smp_status confirm(smp_plan *plan, smp_errors *errors)
     return SMP_OK;
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static smp_status run(smp_plan *plan, smp_errors *errors)
 {
     smp_bounds *bounds = smp_bounds_create();
-    const double start_s = now_s();
+    plan->start_s = now_s();
     smp_status st = search_all(plan, bounds, errors);
-    plan->info.exhausted = st == SMP_OK;
+    plan->info.exhausted = st == SMP_OK && !plan->stopped;
     if (st == SMP_OK) {
         st = plan->n_found > 0 ? confirm(plan, errors)
                                : explain_nothing_fits(plan, bounds, errors);
@@ -786,7 +810,7 @@ static smp_status run(smp_plan *plan, smp_errors *errors)
     if (st == SMP_OK && !plan->options.brief) {
         st = smp_plan_explain(plan, errors);
     }
-    plan->info.seconds = now_s() - start_s;
+    plan->info.seconds = now_s() - plan->start_s;
     smp_bounds_destroy(bounds);
     return st;
 }

@@ -18,7 +18,7 @@ typedef struct options {
     const char *objective, *output, *export, *pareto;
     const char *tokens, *within, *budget;
     uint32_t top;
-    double margin_percent;
+    double margin_percent, deadline_s;
     bool fine, json, no_prune, timing;
 } options;
 
@@ -34,6 +34,8 @@ static const cli_option table[] = {
     CLI_U32("top", 'k', "N", options, top, "plans to show; default: 5"),
     CLI_DOUBLE("margin", 0, "PERCENT", options, margin_percent,
                "of a GPU's memory that a plan must leave free; default: 3"),
+    CLI_DOUBLE("deadline", 0, "SECONDS", options, deadline_s,
+               "stop then with the best so far, and say how far from the best it can be"),
     CLI_FLAG("fine", 0, options, fine,
              "a larger space: every number of checkpointed layers, more loss chunks"),
     CLI_FLAG("no-prune", 0, options, no_prune, "simulate every configuration"),
@@ -118,6 +120,17 @@ static smp_status check(const options *o, const cli_list *operands, smp_errors *
         return smp_fail(errors, SMP_INPUT, &place, "%g: must be from 0 to less than 100",
                         o->margin_percent);
     }
+    if (!(o->deadline_s >= 0 && o->deadline_s <= 1e9)) {
+        const smp_place place = {.file = "--deadline"};
+        return smp_fail(errors, SMP_INPUT, &place,
+                        "%g: must be a number of seconds, 0 (no deadline) or more",
+                        o->deadline_s);
+    }
+    if (o->deadline_s > 0 && (o->pareto || o->no_prune)) {
+        const smp_place place = {.file = "--deadline"};
+        return smp_fail(errors, SMP_INPUT, &place, "cannot be used with %s, which looks at all",
+                        o->pareto ? "--pareto" : "--no-prune");
+    }
     if (o->top < 1 || o->top > 1000) {
         const smp_place place = {.file = "--top"};
         return smp_fail(errors, SMP_INPUT, &place, "%u: must be from 1 to 1000", o->top);
@@ -165,6 +178,7 @@ static smp_status search(const options *o, const smp_job *job, const char *expor
     }
     smp_progress *progress = smp_progress_create(stderr, "searching");
     set_options(o, progress, &how);
+    how.deadline_s = o->deadline_s;
     smp_plan *plan = NULL;
     st = smp_plan_search(job, &how, errors, &plan);
     smp_progress_destroy(progress);
@@ -240,6 +254,11 @@ static smp_status run(const options *o, const cli_list *operands, smp_errors *er
     const bool whole = fleet.tokens > 0;
     const char *export_path = o->export ? operands->values[0] : NULL;
     st = cli_offers_read(&o->job, &o->places, whole, errors, &offers);
+    if (st == SMP_OK && o->deadline_s > 0 && (whole || offers.compare)) {
+        const smp_place place = {.file = "--deadline"};
+        st = smp_fail(errors, SMP_INPUT, &place,
+                      "is for one cluster: a comparison names the cheapest or soonest of all");
+    }
     if (st == SMP_OK) {
         st = whole || offers.compare ? compare(o, &offers, &fleet, export_path, errors)
                                      : search(o, offers.offers[0].job, export_path, errors);
