@@ -25,7 +25,7 @@ set rmargin at screen 0.72
 set key at screen 0.98, screen 0.24
 names = ""
 set table $nothing
-plot data index 4 using (names = names . stringcolumn(4) . "\n", $1):2 with points
+plot [0:100] [0:2] data index 4 using 0:(names = names . stringcolumn(4) . "\n", 1) with points
 unset table
 set label names at screen 0.735, screen 0.94 left noenhanced font ",10" textcolor rgb "#1a6627"
 # The slowest candidates say little: three times the fastest is enough.

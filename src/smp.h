@@ -633,6 +633,7 @@ typedef struct smp_plan_options {
     bool front;       /* also find the front: what no other configuration beats or equals in
                          time, memory and cost */
     bool timing;      /* print how long the search took: no two runs then print the same */
+    bool fine;        /* a larger space: every number of checkpointed layers, more chunks */
     bool brief;       /* plans only: neither what their neighbours cost nor, where nothing
                          fits, on how many GPUs something would */
     /* Called now and then with what has been done of how much; may be NULL. */

@@ -112,7 +112,8 @@ static void advance(smp_arena *arena, size_t size_bytes)
 
     if (*link == NULL || (*link)->capacity_bytes < size_bytes) {
         size_t capacity_bytes = size_bytes > CHUNK_BYTES ? size_bytes : CHUNK_BYTES;
-        chunk *made = smp_heap_alloc(1, sizeof(chunk) + capacity_bytes);
+        /* what is allocated from it is zeroed then */
+        chunk *made = smp_heap_grow(NULL, 1, sizeof(chunk) + capacity_bytes);
 
         made->capacity_bytes = capacity_bytes;
         made->next = *link;

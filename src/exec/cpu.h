@@ -9,6 +9,7 @@
 #define SMP_EXEC_CPU_H
 
 #include "exec/device.h"
+#include "exec/pool.h"
 #include "exec/store.h"
 
 /* What a kernel knows: the rank, the task with its operands, and constants of the device. */
@@ -16,6 +17,7 @@ typedef struct smp_cpu {
     const smp_rank *rank;
     const float *cosines, *sines; /* [seq, rotated / 2], or NULL */
     const float *local_cosines, *local_sines; /* of layers with a window, where they differ */
+    smp_pool *pool;               /* shares long loops; may be NULL */
 } smp_cpu;
 
 typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
@@ -24,7 +26,8 @@ typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
     X(EMBED, embed) X(EMBED_GRAD, embed_grad) X(POSITION, position)                           \
     X(POSITION_GRAD, position_grad) X(MATMUL, matmul) X(MATMUL_DX, matmul_dx)                 \
     X(MATMUL_DW, matmul_dw) X(NORM, norm) X(NORM_GRAD, norm_grad) X(QK_NORM, qk_norm)         \
-    X(QK_NORM_GRAD, qk_norm_grad) X(QK_STATS, qk_stats) X(QK_DOTS, qk_dots) X(BIAS, bias) X(BIAS_GRAD, bias_grad) X(ROPE, rope)         \
+    X(QK_NORM_GRAD, qk_norm_grad) X(QK_STATS, qk_stats) X(QK_DOTS, qk_dots)                   \
+    X(BIAS, bias) X(BIAS_GRAD, bias_grad) X(ROPE, rope)                                       \
     X(ROPE_GRAD, rope_grad) X(ATTENTION, attention) X(ATTENTION_GRAD, attention_grad)         \
     X(SCORES, scores) X(SOFTMAX, softmax) X(SOFTMAX_GRAD, softmax_grad) X(VALUES, values)     \
     X(VALUES_GRAD, values_grad) X(SCORES_GRAD, scores_grad) X(ACTIVATION, activation)         \
@@ -44,6 +47,11 @@ typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
 #define SMP_CPU_DECLARE_(OP, name) smp_kernel smp_cpu_##name;
 SMP_CPU_KERNELS(SMP_CPU_DECLARE_)
 #undef SMP_CPU_DECLARE_
+
+/* A kernel's loop with what it knows: `run` gets the address of one. */
+typedef struct smp_work { const smp_cpu *cpu; const smp_launch *launch; void *more; } smp_work;
+/* Elements of a loop over numbers that are worth a thread of their own. */
+enum { SMP_GRAIN = 16384 };
 
 /* ---- products (cpu_matmul.c) ---- */
 
@@ -115,8 +123,14 @@ static inline uint64_t smp_begin_of(const smp_cpu *cpu, const smp_launch *l, uin
     return begins ? (uint64_t)begins[l->micro_batch * tokens + token] : 0;
 }
 
-/* Scale of the logits of attention: the model's, or 1 / sqrt(head_dim). */
-float smp_attention_scale(const smp_block *block, uint64_t head_dim);
+/* Whether a token of the launch's micro-batch is padding. */
+static inline bool smp_is_padding(const smp_cpu *cpu, const smp_launch *l, uint64_t token)
+{
+    uint64_t position = token % cpu->rank->job->batch.seq_len;
+
+    return cpu->rank->rows.padded && position > 0 && smp_begin_of(cpu, l, token) == position;
+}
+
 /* What a head (of the model) takes off its logits for each token of distance; 0: none. */
 float smp_alibi_slope(const smp_model *model, const smp_attention *attention, uint64_t head);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention over packed q, k, v [tokens, (heads + kv_heads) head_dim + kv_heads v_dim], causal.
+ * Streaming attention over heads that lie anywhere (smp_heads), and the operations that call
+ * it on packed q, k, v [tokens, (heads + kv_heads) head_dim + kv_heads v_dim].
  *
  * Streaming [Milakov and Gimelshein 2018; Dao et al. 2022]: blocks of queries against blocks
  * of keys, with a running maximum and sum for each query; no matrix of seq x seq exists.
@@ -25,11 +26,12 @@ enum { ROWS = 64, KEYS = 128 };
 /* A block of the matrix of logits: queries i0 .. i0 + rows, keys j0 .. j0 + keys. */
 typedef struct tile { uint64_t i0, rows, j0, keys; } tile;
 
-/* Query i sees keys j <= i of its document, in a window those with i - j < window. */
+/* Query i sees keys of its document: j <= i where causal, in a window those with
+ * i - j < window. */
 static uint64_t first_seen(const smp_head *h, uint64_t i)
 {
-    uint64_t first = h->window > 0 && i + 1 > h->window ? i + 1 - h->window : 0;
-    uint64_t begin = smp_begin_of(h->cpu, h->launch, h->sample * h->seq + i);
+    uint64_t window = h->all->window, first = window > 0 && i + 1 > window ? i + 1 - window : 0;
+    uint64_t begin = smp_begin_of(h->all->cpu, h->all->launch, h->sample * h->all->seq + i);
 
     return begin > first ? begin : first;
 }
@@ -40,14 +42,26 @@ static uint64_t first_key(const smp_head *h, uint64_t i0)
     return first_seen(h, i0) / KEYS * KEYS;
 }
 
+/* Queries of the block that begins at i0. */
+static uint64_t rows_from(const smp_head *h, uint64_t i0)
+{
+    return h->all->seq - i0 < ROWS ? h->all->seq - i0 : ROWS;
+}
+
+/* Past the last key that queries up to i0 + rows - 1 see. */
+static uint64_t keys_end(const smp_head *h, uint64_t i0, uint64_t rows)
+{
+    return h->all->causal ? i0 + rows : h->all->seq;
+}
+
 static void mask_row(const smp_head *h, uint64_t i, tile b, float *row)
 {
-    uint64_t first = first_seen(h, i);
+    uint64_t first = first_seen(h, i), last = keys_end(h, i, 1);
 
     for (uint64_t j = b.j0; j < b.j0 + b.keys && j < first; j++) {
         row[j - b.j0] = -INFINITY;
     }
-    for (uint64_t j = i + 1 > b.j0 ? i + 1 : b.j0; j < b.j0 + b.keys; j++) {
+    for (uint64_t j = last > b.j0 ? last : b.j0; j < b.j0 + b.keys; j++) {
         row[j - b.j0] = -INFINITY;
     }
 }
@@ -55,13 +69,13 @@ static void mask_row(const smp_head *h, uint64_t i, tile b, float *row)
 /* Logits of a block: masked ones are -infinity. */
 static void logits_of(const smp_head *h, tile b, float *s)
 {
-    smp_product(false, true, b.rows, b.keys, h->d, h->scale, smp_matrix_rows(h->q, b.i0),
+    smp_product(false, true, b.rows, b.keys, h->all->d, h->scale, smp_matrix_rows(h->q, b.i0),
                 smp_matrix_rows(h->k, b.j0), false, s, SMP_F32, KEYS);
     for (uint64_t i = 0; i < b.rows; i++) {
         float *row = s + i * KEYS;
 
-        for (uint64_t j = 0; h->cap > 0 && j < b.keys; j++) {
-            row[j] = h->cap * tanhf(row[j] / h->cap);
+        for (uint64_t j = 0; h->all->cap > 0 && j < b.keys; j++) {
+            row[j] = h->all->cap * tanhf(row[j] / h->all->cap);
         }
         for (uint64_t j = 0; h->alibi > 0 && j < b.keys; j++) {
             row[j] -= h->alibi * ((float)(b.i0 + i) - (float)(b.j0 + j));
@@ -73,16 +87,17 @@ static void logits_of(const smp_head *h, tile b, float *s)
 /* Factor of a probability: 0, or 1 / (1 - rate). */
 static void throw_dice(const smp_head *h, tile b, float *factor)
 {
-    double rate = h->launch->block->attention.dropout;
-    smp_dice dice = smp_dice_of(h->cpu, h->launch, h->sample, SMP_SITE_PROBABILITIES);
+    double rate = h->all->dropout;
+    smp_dice dice = smp_dice_of(h->all->cpu, h->all->launch, h->sample,
+                                SMP_SITE_PROBABILITIES);
     uint32_t limit = (uint32_t)(rate * 4294967296.0 + 0.5); /* as in the program */
     float scale = (float)(1.0 / (1.0 - rate));
+    uint64_t seq = h->all->seq;
 
     for (uint64_t i = 0; i < b.rows; i++) {
         uint32_t throws[KEYS];
 
-        smp_dice_throws(&dice, (h->global * h->seq + b.i0 + i) * h->seq + b.j0, b.keys,
-                        throws);
+        smp_dice_throws(&dice, (h->global * seq + b.i0 + i) * seq + b.j0, b.keys, throws);
         for (uint64_t j = 0; j < b.keys; j++) {
             factor[i * KEYS + j] = throws[j] < limit ? 0.0f : scale;
         }
@@ -91,7 +106,7 @@ static void throw_dice(const smp_head *h, tile b, float *factor)
 
 static bool drops(const smp_head *h)
 {
-    return h->launch->block->attention.dropout > 0 && !h->cpu->rank->rows.evaluating;
+    return h->all->dropout > 0;
 }
 
 /* ---- forward ---- */
@@ -125,43 +140,42 @@ static void advance(const smp_head *h, tile b, float *s, running *r, float *y)
         sum = (float)smp_sum(row, b.keys);
         r->max[i] = max;
         r->sum[i] = r->sum[i] * old + sum;
-        for (uint64_t j = 0; j < h->dv; j++) {
-            y[i * h->dv + j] *= old;
+        for (uint64_t j = 0; j < h->all->dv; j++) {
+            y[i * h->all->dv + j] *= old;
         }
     }
 }
 
 static void finish_rows(const smp_head *h, uint64_t i0, uint64_t rows, running *r, float *y)
 {
-    const smp_launch *l = h->launch;
-    float *lse = l->at[2];
+    const smp_heads *all = h->all;
+    void *to = smp_lie_at(all, all->y, h->sample, h->index);
 
     for (uint64_t i = 0; i < rows; i++) {
-        uint64_t token = h->sample * h->seq + i0 + i;
+        uint64_t token = h->sample * all->seq + i0 + i;
         float inverse = 1.0f / r->sum[i];
 
-        for (uint64_t j = 0; j < h->dv; j++) {
-            y[i * h->dv + j] *= inverse;
+        for (uint64_t j = 0; j < h->all->dv; j++) {
+            y[i * h->all->dv + j] *= inverse;
         }
-        smp_store(l->at[1], h->dtype, token * h->out_width + h->index * h->dv, y + i * h->dv,
-                  h->dv);
-        lse[token * h->heads + h->index] = r->max[i] + logf(r->sum[i]);
+        smp_store(to, all->dtype, (i0 + i) * all->y.token, y + i * h->all->dv, h->all->dv);
+        all->lse[token * h->all->heads + h->index] = r->max[i] + logf(r->sum[i]);
     }
 }
 
 static void forward_rows(const smp_head *h, uint64_t i0, float *scratch)
 {
-    uint64_t rows = h->seq - i0 < ROWS ? h->seq - i0 : ROWS;
+    uint64_t rows = rows_from(h, i0), end = keys_end(h, i0, rows);
     float *s = scratch, *factor = s + ROWS * KEYS, *y = factor + ROWS * KEYS;
     running r = { .sum = { 0 } };
 
-    memset(y, 0, rows * h->dv * sizeof *y);
+    memset(y, 0, rows * h->all->dv * sizeof *y);
     for (uint64_t i = 0; i < rows; i++) { /* a sink is a key whose value is 0 */
-        r.max[i] = h->sinks ? h->sink : -INFINITY;
-        r.sum[i] = h->sinks ? 1.0f : 0.0f;
+        r.max[i] = h->all->sinks ? h->sink : -INFINITY;
+        r.sum[i] = h->all->sinks ? 1.0f : 0.0f;
     }
-    for (uint64_t j0 = first_key(h, i0); j0 < i0 + rows; j0 += KEYS) {
-        tile b = { i0, rows, j0, i0 + rows - j0 < KEYS ? i0 + rows - j0 : KEYS };
+    for (uint64_t j0 = first_key(h, i0); j0 < end; j0 += KEYS) {
+        tile b = { i0, rows, j0, end - j0 < KEYS ? end - j0 : KEYS };
 
         logits_of(h, b, s);
         advance(h, b, s, &r, y);
@@ -171,29 +185,50 @@ static void forward_rows(const smp_head *h, uint64_t i0, float *scratch)
                 s[i] = i % KEYS < b.keys ? s[i] * factor[i] : 0.0f;
             }
         }
-        smp_product(false, false, rows, h->dv, b.keys, 1.0f, smp_matrix_at(s, SMP_F32, 0, KEYS),
-                    smp_matrix_rows(h->v, j0), true, y, SMP_F32, h->dv);
+        smp_product(false, false, rows, h->all->dv, b.keys, 1.0f,
+                    (smp_matrix){ s, SMP_F32, KEYS }, smp_matrix_rows(h->v, j0), true, y,
+                    SMP_F32, h->all->dv);
     }
     finish_rows(h, i0, rows, &r, y);
 }
 
-void smp_cpu_attention(const smp_cpu *cpu, const smp_launch *l)
+/* Heads of sequences over the threads; their products are on one thread each. */
+static void share_heads(const smp_heads *all, uint64_t n, smp_loop *run)
 {
-    const uint64_t *n = l->task->dims;
-    float *scratch = smp_heap_alloc(2 * ROWS * KEYS + ROWS * smp_v_dim(l), sizeof *scratch);
+    union { const smp_heads *in; void *out; } context = { all };
+    uint64_t each = all->seq * (all->seq < all->d ? all->d : all->seq);
 
-    for (uint64_t sample = 0; sample < n[0]; sample++) {
-        for (uint64_t index = 0; index < n[2]; index++) {
-            smp_head h = smp_head_of(cpu, l, l->at[0], sample, index);
+    smp_pool_run(all->cpu->pool, n, SMP_GRAIN / each + 1, run, context.out);
+}
 
-            smp_head_sink(&h, l->n_operand > 3 ? l->at[3] : NULL);
+static void attend_loop(void *context, uint64_t first, uint64_t end)
+{
+    const smp_heads *all = context;
+    float *scratch = smp_heap_alloc(2 * ROWS * KEYS + ROWS * all->dv, sizeof *scratch);
 
-            for (uint64_t i0 = 0; i0 < n[1]; i0 += ROWS) {
-                forward_rows(&h, i0, scratch);
-            }
+    for (uint64_t i = first; i < end; i++) {
+        smp_head h = smp_head_of(all, i / all->heads, i % all->heads);
+
+        for (uint64_t i0 = 0; i0 < all->seq; i0 += ROWS) {
+            forward_rows(&h, i0, scratch);
         }
     }
     free(scratch);
+}
+
+void smp_attend(const smp_heads *all)
+{
+    share_heads(all, all->batch * all->heads, attend_loop);
+}
+
+void smp_cpu_attention(const smp_cpu *cpu, const smp_launch *l)
+{
+    smp_heads all = smp_heads_of(cpu, l, l->at[0]);
+
+    all.y = smp_heads_out(&all, l->at[1]);
+    all.lse = l->at[2];
+    all.sinks = l->n_operand > 3 ? l->at[3] : NULL;
+    smp_attend(&all);
 }
 
 /* ---- backward ---- */
@@ -203,21 +238,19 @@ typedef struct grads {
     float *mean;               /* rowsum(dY * Y) of each query */
     float *p, *dp, *factor;    /* blocks */
     smp_matrix dy, y;
-    const float *lse;
-    float *dsinks;             /* of the rank's heads */
 } grads;
 
 static void make_means(const smp_head *h, const grads *g)
 {
-    for (uint64_t i = 0; i < h->seq; i++) {
+    for (uint64_t i = 0; i < h->all->seq; i++) {
         double sum = 0;
         float a[2 * ROWS];
 
-        for (uint64_t j = 0; j < h->dv; j += ROWS) {
-            uint64_t n = h->dv - j < ROWS ? h->dv - j : ROWS, at = i * h->out_width + j;
+        for (uint64_t j = 0; j < h->all->dv; j += ROWS) {
+            uint64_t n = h->all->dv - j < ROWS ? h->all->dv - j : ROWS;
 
-            sum += smp_dot(smp_row(g->dy.data, h->dtype, at, n, a),
-                           smp_row(g->y.data, h->dtype, at, n, a + ROWS), n);
+            sum += smp_dot(smp_row(g->dy.data, g->dy.dtype, i * g->dy.ld + j, n, a),
+                           smp_row(g->y.data, g->y.dtype, i * g->y.ld + j, n, a + ROWS), n);
         }
         g->mean[i] = (float)sum;
     }
@@ -235,21 +268,26 @@ SMP_WIDE static void combine_row(float *p, float *dp, const float *factor, uint6
     }
 }
 
+static float lse_of(const smp_head *h, uint64_t i)
+{
+    return h->all->lse[(h->sample * h->all->seq + i) * h->all->heads + h->index];
+}
+
 /* p and dp become what multiplies dY and K: dropped probabilities and dS. */
 static void combine(const smp_head *h, tile b, const grads *g)
 {
     for (uint64_t i = 0; i < b.rows; i++) {
-        float lse = g->lse[(h->sample * h->seq + b.i0 + i) * h->heads + h->index];
+        float lse = lse_of(h, b.i0 + i);
         float *p = g->p + i * KEYS, *dp = g->dp + i * KEYS, slope[KEYS];
 
-        for (uint64_t j = 0; h->cap > 0 && j < b.keys; j++) {
-            float c = (p[j] + h->alibi * ((float)(b.i0 + i) - (float)(b.j0 + j))) / h->cap;
+        for (uint64_t j = 0; h->all->cap > 0 && j < b.keys; j++) {
+            float c = (p[j] + h->alibi * ((float)(b.i0 + i) - (float)(b.j0 + j))) / h->all->cap;
 
             slope[j] = p[j] == -INFINITY ? 0.0f : 1.0f - c * c;
         }
         combine_row(p, dp, drops(h) ? g->factor + i * KEYS : NULL, b.keys, lse,
                     g->mean[b.i0 + i]);
-        for (uint64_t j = 0; h->cap > 0 && j < b.keys; j++) {
+        for (uint64_t j = 0; h->all->cap > 0 && j < b.keys; j++) {
             dp[j] *= slope[j];
         }
     }
@@ -257,31 +295,33 @@ static void combine(const smp_head *h, tile b, const grads *g)
 
 static void backward_block(const smp_head *h, tile b, const grads *g)
 {
-    smp_matrix q = smp_matrix_rows(h->q, b.i0), dy = smp_matrix_rows(g->dy, b.i0);
+    uint64_t d = h->all->d, dv = h->all->dv;
+    smp_matrix dy = smp_matrix_rows(g->dy, b.i0), q = smp_matrix_rows(h->q, b.i0);
     smp_matrix k = smp_matrix_rows(h->k, b.j0), v = smp_matrix_rows(h->v, b.j0);
-    smp_matrix p = smp_matrix_at(g->p, SMP_F32, 0, KEYS);
-    smp_matrix ds = smp_matrix_at(g->dp, SMP_F32, 0, KEYS);
+    smp_matrix p = { g->p, SMP_F32, KEYS }, ds = { g->dp, SMP_F32, KEYS };
 
     logits_of(h, b, g->p);
-    smp_product(false, true, b.rows, b.keys, h->dv, 1.0f, dy, v, false, g->dp, SMP_F32, KEYS);
+    smp_product(false, true, b.rows, b.keys, dv, 1.0f, dy, v, false, g->dp, SMP_F32, KEYS);
     if (drops(h)) {
         throw_dice(h, b, g->factor);
     }
     combine(h, b, g);
-    smp_product(true, false, b.keys, h->dv, b.rows, 1.0f, p, dy, true, g->dv + b.j0 * h->dv,
-                SMP_F32, h->dv);
-    smp_product(false, false, b.rows, h->d, b.keys, h->scale, ds, k, true,
-                g->dq + b.i0 * h->d, SMP_F32, h->d);
-    smp_product(true, false, b.keys, h->d, b.rows, h->scale, ds, q, true,
-                g->dk + b.j0 * h->d, SMP_F32, h->d);
+    smp_product(true, false, b.keys, dv, b.rows, 1.0f, p, dy, true, g->dv + b.j0 * dv, SMP_F32,
+                dv);
+    smp_product(false, false, b.rows, d, b.keys, h->scale, ds, k, true, g->dq + b.i0 * d,
+                SMP_F32, d);
+    smp_product(true, false, b.keys, d, b.rows, h->scale, ds, q, true, g->dk + b.j0 * d,
+                SMP_F32, d);
 }
 
-static void store_rows(const smp_head *h, void *dqkv, uint64_t column, const float *from,
+/* [seq, width] to a head's part of an operand. */
+static void store_rows(const smp_head *h, smp_lie to, uint64_t head, const float *from,
                        uint64_t width)
 {
-    for (uint64_t i = 0; i < h->seq; i++) {
-        smp_store(dqkv, h->dtype, (h->sample * h->seq + i) * h->width + column,
-                  from + i * width, width);
+    void *place = smp_lie_at(h->all, to, h->sample, head);
+
+    for (uint64_t i = 0; i < h->all->seq; i++) {
+        smp_store(place, h->all->dtype, i * to.token, from + i * width, width);
     }
 }
 
@@ -290,8 +330,8 @@ static double sink_grad(const smp_head *h, const grads *g)
 {
     double sum = 0;
 
-    for (uint64_t i = 0; i < h->seq && h->sinks; i++) {
-        float lse = g->lse[(h->sample * h->seq + i) * h->heads + h->index];
+    for (uint64_t i = 0; i < h->all->seq && h->all->sinks; i++) {
+        float lse = lse_of(h, i);
 
         sum -= exp((double)(h->sink - lse)) * (double)g->mean[i];
     }
@@ -300,56 +340,81 @@ static double sink_grad(const smp_head *h, const grads *g)
 
 static void backward_head(const smp_head *h, grads *g)
 {
-    const smp_launch *l = h->launch;
-    uint64_t first = h->sample * h->seq * h->out_width + h->index * h->dv;
+    const smp_heads *all = h->all;
 
-    g->dy = smp_matrix_at(l->at[0], h->dtype, first, h->out_width);
-    g->y = smp_matrix_at(l->at[2], h->dtype, first, h->out_width);
-    g->lse = l->at[3];
-    memset(g->dq, 0, h->seq * h->d * sizeof *g->dq);
+    g->dy = (smp_matrix){ smp_lie_at(all, all->dy, h->sample, h->index), all->dtype,
+                          all->dy.token };
+    g->y = (smp_matrix){ smp_lie_at(all, all->y, h->sample, h->index), all->dtype,
+                         all->y.token };
+    memset(g->dq, 0, h->all->seq * h->all->d * sizeof *g->dq);
     make_means(h, g);
-    for (uint64_t i0 = 0; i0 < h->seq; i0 += ROWS) {
-        uint64_t rows = h->seq - i0 < ROWS ? h->seq - i0 : ROWS;
+    for (uint64_t i0 = 0; i0 < h->all->seq; i0 += ROWS) {
+        uint64_t rows = rows_from(h, i0), end = keys_end(h, i0, rows);
 
-        for (uint64_t j0 = first_key(h, i0); j0 < i0 + rows; j0 += KEYS) {
-            uint64_t keys = i0 + rows - j0 < KEYS ? i0 + rows - j0 : KEYS;
+        for (uint64_t j0 = first_key(h, i0); j0 < end; j0 += KEYS) {
+            uint64_t keys = end - j0 < KEYS ? end - j0 : KEYS;
 
             backward_block(h, (tile){ i0, rows, j0, keys }, g);
         }
     }
-    store_rows(h, l->at[4], h->index * h->d, g->dq, h->d);
-    g->dsinks[h->index] += (float)sink_grad(h, g);
+    store_rows(h, all->dq, h->index, g->dq, h->all->d);
+    if (all->sinks) {
+        all->dsinks[h->sample * h->all->heads + h->index] += (float)sink_grad(h, g);
+    }
 }
 
-void smp_cpu_attention_grad(const smp_cpu *cpu, const smp_launch *l)
+/* Key-value heads of sequences, each with the heads that share it. */
+static void attend_grad_loop(void *context, uint64_t first, uint64_t end)
 {
-    const uint64_t *n = l->task->dims;
-    uint64_t each = n[1] * n[4], of_v = n[1] * smp_v_dim(l), group = n[2] / n[3];
-    float *scratch = smp_heap_alloc(2 * each + of_v + n[1] + 3 * ROWS * KEYS + n[2],
+    const smp_heads *all = context;
+    uint64_t each = all->seq * all->d, of_v = all->seq * all->dv;
+    uint64_t group = all->heads / all->kv_heads;
+    float *scratch = smp_heap_alloc(2 * each + of_v + all->seq + 3 * ROWS * KEYS,
                                     sizeof *scratch);
     grads g = { .dq = scratch, .dk = scratch + each, .dv = scratch + 2 * each };
 
     g.mean = g.dv + of_v;
-    g.p = g.mean + n[1];
+    g.p = g.mean + all->seq;
     g.dp = g.p + ROWS * KEYS;
     g.factor = g.dp + ROWS * KEYS;
-    g.dsinks = g.factor + ROWS * KEYS;
-    for (uint64_t i = 0; i < n[0] * n[3]; i++) {
-        uint64_t sample = i / n[3], kv = i % n[3];
+    for (uint64_t i = first; i < end; i++) {
+        uint64_t sample = i / all->kv_heads, kv = i % all->kv_heads;
         smp_head h = { 0 };
 
         memset(g.dk, 0, (each + of_v) * sizeof *g.dk);
         for (uint64_t j = 0; j < group; j++) {
-            h = smp_head_of(cpu, l, l->at[1], sample, kv * group + j);
-            smp_head_sink(&h, l->n_operand > 5 ? l->at[5] : NULL);
+            h = smp_head_of(all, sample, kv * group + j);
             backward_head(&h, &g);
         }
-        store_rows(&h, l->at[4], (n[2] + kv) * h.d, g.dk, h.d);
-        store_rows(&h, l->at[4], h.v0 + kv * h.dv, g.dv, h.dv);
+        store_rows(&h, all->dk, kv, g.dk, all->d);
+        store_rows(&h, all->dvalues, kv, g.dv, all->dv);
+    }
+    free(scratch);
+}
+
+void smp_attend_grad(const smp_heads *all)
+{
+    share_heads(all, all->batch * all->kv_heads, attend_grad_loop);
+}
+
+void smp_cpu_attention_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    smp_heads all = smp_heads_of(cpu, l, l->at[1]);
+    float *dsinks = smp_heap_alloc(all.batch * all.heads, sizeof *dsinks);
+
+    all.dy = smp_heads_out(&all, l->at[0]);
+    all.y = smp_heads_out(&all, l->at[2]);
+    all.lse = l->at[3];
+    all.sinks = l->n_operand > 5 ? l->at[5] : NULL;
+    all.dsinks = dsinks;
+    smp_heads_split(&all, l->at[4], &all.dq, &all.dk, &all.dvalues);
+    smp_attend_grad(&all);
+    for (uint64_t i = all.heads; i < all.batch * all.heads; i++) {
+        dsinks[i % all.heads] += dsinks[i];
     }
     if (l->n_operand > 6) {
         (l->task->flags & SMP_FLAG_ACCUMULATE ? smp_store_add : smp_store)(
-            l->at[6], (smp_dtype)l->task->dtype2, 0, g.dsinks, n[2]);
+            l->at[6], (smp_dtype)l->task->dtype2, 0, dsinks, all.heads);
     }
-    free(scratch);
+    free(dsinks);
 }

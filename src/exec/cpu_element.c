@@ -18,6 +18,23 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* Chunks of the task's elements over the threads. */
+static void share_chunks(const smp_cpu *cpu, const smp_launch *l, smp_loop *run)
+{
+    smp_work work = { .cpu = cpu, .launch = l };
+
+    smp_pool_run(cpu->pool, (l->task->dims[0] + CHUNK - 1) / CHUNK, SMP_GRAIN / CHUNK, run,
+                 &work);
+}
+
+/* Rows of the task over the threads. */
+static void share_rows(const smp_cpu *cpu, const smp_launch *l, uint64_t width, smp_loop *run)
+{
+    smp_work work = { .cpu = cpu, .launch = l };
+
+    smp_pool_run(cpu->pool, l->task->dims[0], SMP_GRAIN / width + 1, run, &work);
+}
+
 /* ---- activations ---- */
 
 static float sigmoid(float x)
@@ -122,12 +139,13 @@ SMP_WIDE static void slope(float *s, const float *x, uint64_t n, smp_activation 
     }
 }
 
-void smp_cpu_activation(const smp_cpu *cpu, const smp_launch *l)
+static void activation_loop(void *context, uint64_t first, uint64_t end)
 {
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     smp_dtype t = (smp_dtype)l->task->dtype;
 
-    (void)cpu;
-    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+    for (uint64_t i = first * CHUNK; i < end * CHUNK && i < l->task->dims[0]; i += CHUNK) {
         uint64_t n = least(CHUNK, l->task->dims[0] - i);
         float sx[CHUNK], y[CHUNK];
 
@@ -136,12 +154,18 @@ void smp_cpu_activation(const smp_cpu *cpu, const smp_launch *l)
     }
 }
 
-void smp_cpu_activation_grad(const smp_cpu *cpu, const smp_launch *l)
+void smp_cpu_activation(const smp_cpu *cpu, const smp_launch *l)
 {
+    share_chunks(cpu, l, activation_loop);
+}
+
+static void activation_grad_loop(void *context, uint64_t first, uint64_t end)
+{
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     smp_dtype t = (smp_dtype)l->task->dtype;
 
-    (void)cpu;
-    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+    for (uint64_t i = first * CHUNK; i < end * CHUNK && i < l->task->dims[0]; i += CHUNK) {
         uint64_t n = least(CHUNK, l->task->dims[0] - i);
         float sx[CHUNK], sd[CHUNK], s[CHUNK];
         const float *dy = smp_row(l->at[0], t, i, n, sd);
@@ -152,6 +176,11 @@ void smp_cpu_activation_grad(const smp_cpu *cpu, const smp_launch *l)
         }
         smp_store(l->at[2], t, i, s, n);
     }
+}
+
+void smp_cpu_activation_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    share_chunks(cpu, l, activation_grad_loop);
 }
 
 /* What the activated gate is multiplied by: in gpt_oss up in bounds plus 1. */
@@ -168,13 +197,14 @@ static const float *shape_up(const smp_launch *l, const float *up, uint64_t n, f
     return to;
 }
 
-void smp_cpu_gated(const smp_cpu *cpu, const smp_launch *l)
+static void gated_loop(void *context, uint64_t first, uint64_t end)
 {
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     uint64_t ffn = l->task->dims[1];
     smp_dtype t = (smp_dtype)l->task->dtype;
 
-    (void)cpu;
-    for (uint64_t row = 0; row < l->task->dims[0]; row++) {
+    for (uint64_t row = first; row < end; row++) {
         for (uint64_t i = 0; i < ffn; i += CHUNK) {
             uint64_t n = least(CHUNK, ffn - i);
             float sg[CHUNK], su[CHUNK], y[CHUNK];
@@ -189,6 +219,11 @@ void smp_cpu_gated(const smp_cpu *cpu, const smp_launch *l)
             smp_store(l->at[1], t, row * ffn + i, y, n);
         }
     }
+}
+
+void smp_cpu_gated(const smp_cpu *cpu, const smp_launch *l)
+{
+    share_rows(cpu, l, l->task->dims[1], gated_loop);
 }
 
 /* One chunk of a row: gradients of gate and up. */
@@ -216,16 +251,22 @@ static void gated_chunk_grad(const smp_launch *l, uint64_t row, uint64_t i, uint
     smp_store(l->at[2], t, up0, y, n);
 }
 
-void smp_cpu_gated_grad(const smp_cpu *cpu, const smp_launch *l)
+static void gated_grad_loop(void *context, uint64_t first, uint64_t end)
 {
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     uint64_t ffn = l->task->dims[1];
 
-    (void)cpu;
-    for (uint64_t row = 0; row < l->task->dims[0]; row++) {
+    for (uint64_t row = first; row < end; row++) {
         for (uint64_t i = 0; i < ffn; i += CHUNK) {
             gated_chunk_grad(l, row, i, least(CHUNK, ffn - i));
         }
     }
+}
+
+void smp_cpu_gated_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    share_rows(cpu, l, l->task->dims[1], gated_grad_loop);
 }
 
 /* ---- dropout ---- */
@@ -305,13 +346,14 @@ void smp_cpu_dropout(const smp_cpu *cpu, const smp_launch *l)
     }
 }
 
-void smp_cpu_dropout_grad(const smp_cpu *cpu, const smp_launch *l)
+static void dropout_grad_loop(void *context, uint64_t first, uint64_t end)
 {
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     float scale = (float)(1.0 / (1.0 - (double)l->task->dims[1] * 0x1p-32));
     smp_dtype t = (smp_dtype)l->task->dtype;
 
-    (void)cpu;
-    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+    for (uint64_t i = first * CHUNK; i < end * CHUNK && i < l->task->dims[0]; i += CHUNK) {
         uint64_t n = least(CHUNK, l->task->dims[0] - i);
         const uint8_t *mask = (const uint8_t *)l->at[1] + i;
         float sd[CHUNK], dx[CHUNK];
@@ -324,14 +366,20 @@ void smp_cpu_dropout_grad(const smp_cpu *cpu, const smp_launch *l)
     }
 }
 
+void smp_cpu_dropout_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    share_chunks(cpu, l, dropout_grad_loop);
+}
+
 /* ---- sums and copies ---- */
 
-void smp_cpu_add(const smp_cpu *cpu, const smp_launch *l)
+static void add_loop(void *context, uint64_t first, uint64_t end)
 {
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
     smp_dtype t = (smp_dtype)l->task->dtype;
 
-    (void)cpu;
-    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+    for (uint64_t i = first * CHUNK; i < end * CHUNK && i < l->task->dims[0]; i += CHUNK) {
         uint64_t n = least(CHUNK, l->task->dims[0] - i);
         float sa[CHUNK], sb[CHUNK], y[CHUNK];
         const float *a = smp_row(l->at[0], t, i, n, sa), *b = smp_row(l->at[1], t, i, n, sb);
@@ -343,6 +391,11 @@ void smp_cpu_add(const smp_cpu *cpu, const smp_launch *l)
     }
 }
 
+void smp_cpu_add(const smp_cpu *cpu, const smp_launch *l)
+{
+    share_chunks(cpu, l, add_loop);
+}
+
 void smp_cpu_copy(const smp_cpu *cpu, const smp_launch *l)
 {
     (void)cpu;
@@ -350,28 +403,42 @@ void smp_cpu_copy(const smp_cpu *cpu, const smp_launch *l)
            l->task->dims[0] * smp_dtype_bytes((smp_dtype)l->task->dtype));
 }
 
-static void convert(const smp_launch *l, smp_dtype from, smp_dtype to)
+/* Types of a conversion. */
+typedef struct types { smp_dtype from, to; } types;
+
+static void convert_loop(void *context, uint64_t first, uint64_t end)
 {
-    for (uint64_t i = 0; i < l->task->dims[0]; i += CHUNK) {
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
+    const types *t = w->more;
+
+    for (uint64_t i = first * CHUNK; i < end * CHUNK && i < l->task->dims[0]; i += CHUNK) {
         uint64_t n = least(CHUNK, l->task->dims[0] - i);
         float scratch[CHUNK];
-        const float *x = smp_row(l->at[0], from, i, n, scratch);
+        const float *x = smp_row(l->at[0], t->from, i, n, scratch);
 
-        (l->task->flags & SMP_FLAG_ACCUMULATE ? smp_store_add : smp_store)(l->at[1], to, i, x,
-                                                                           n);
+        (l->task->flags & SMP_FLAG_ACCUMULATE ? smp_store_add : smp_store)(l->at[1], t->to, i,
+                                                                           x, n);
     }
+}
+
+static void convert(const smp_cpu *cpu, const smp_launch *l, smp_dtype from, smp_dtype to)
+{
+    types t = { from, to };
+    smp_work work = { cpu, l, &t };
+
+    smp_pool_run(cpu->pool, (l->task->dims[0] + CHUNK - 1) / CHUNK, SMP_GRAIN / CHUNK,
+                 convert_loop, &work);
 }
 
 void smp_cpu_accumulate(const smp_cpu *cpu, const smp_launch *l)
 {
-    (void)cpu;
-    convert(l, (smp_dtype)l->task->dtype, (smp_dtype)l->task->dtype2);
+    convert(cpu, l, (smp_dtype)l->task->dtype, (smp_dtype)l->task->dtype2);
 }
 
 void smp_cpu_cast(const smp_cpu *cpu, const smp_launch *l)
 {
-    (void)cpu;
-    convert(l, (smp_dtype)l->task->dtype2, (smp_dtype)l->task->dtype);
+    convert(cpu, l, (smp_dtype)l->task->dtype2, (smp_dtype)l->task->dtype);
 }
 
 /* ---- bounds ---- */

@@ -199,14 +199,17 @@ static float shape_logit(const smp_model *model, float x, float *slope_or_null)
     return cap > 0 ? cap * bent : scale * x;
 }
 
-void smp_cpu_loss(const smp_cpu *cpu, const smp_launch *l)
+static void loss_loop(void *context, uint64_t first, uint64_t end)
 {
-    uint64_t tokens = l->task->dims[0], vocab = l->task->dims[1];
+    const smp_work *w = context;
+    const smp_cpu *cpu = w->cpu;
+    const smp_launch *l = w->launch;
+    uint64_t vocab = l->task->dims[1];
     uint64_t n = true_columns(cpu, l);
     bool plain = plain_logits(cpu->rank->job->model);
     float *stats = l->at[2], *scratch = smp_heap_alloc(vocab, sizeof *scratch);
 
-    for (uint64_t i = 0; i < tokens; i++) {
+    for (uint64_t i = first; i < end; i++) {
         float *x = scratch;
         uint64_t target = (uint64_t)(int64_t)target_of(cpu, l, i) - vocab0(cpu, vocab);
         float max = -INFINITY, sum;
@@ -224,6 +227,21 @@ void smp_cpu_loss(const smp_cpu *cpu, const smp_launch *l)
         stats[3 * i + 2] = target < n ? x[target] : -INFINITY;
     }
     free(scratch);
+}
+
+/* Rows of logits over the threads. */
+static void share_logits(smp_work *work, smp_loop *run)
+{
+    const uint64_t *d = work->launch->task->dims;
+
+    smp_pool_run(work->cpu->pool, d[0], SMP_GRAIN / d[1] + 1, run, work);
+}
+
+void smp_cpu_loss(const smp_cpu *cpu, const smp_launch *l)
+{
+    smp_work work = { .cpu = cpu, .launch = l };
+
+    share_logits(&work, loss_loop);
 }
 
 typedef struct joined { float lse, target; } joined;
@@ -260,17 +278,21 @@ static double weight_of(const smp_cpu *cpu, const smp_launch *l)
                                   : 1.0 / (double)l->task->dims[5];
 }
 
-void smp_cpu_loss_grad(const smp_cpu *cpu, const smp_launch *l)
+/* `more` gets the loss of each token. */
+static void loss_grad_loop(void *context, uint64_t first, uint64_t end)
 {
+    const smp_work *w = context;
+    const smp_cpu *cpu = w->cpu;
+    const smp_launch *l = w->launch;
     uint64_t tokens = l->task->dims[0], vocab = l->task->dims[1], n = true_columns(cpu, l);
     smp_dtype t = (smp_dtype)l->task->dtype;
     const float *state = l->at[4];
     bool plain = plain_logits(cpu->rank->job->model);
-    float *sums = l->at[3], *x = smp_heap_alloc(vocab, sizeof *x);
-    double loss = 0, mean = weight_of(cpu, l);
-    float factor = (float)(mean * (double)state[SMP_SCALAR_LOSS_SCALE]);
+    float *x = smp_heap_alloc(vocab, sizeof *x);
+    double *losses = w->more;
+    float factor = (float)(weight_of(cpu, l) * (double)state[SMP_SCALAR_LOSS_SCALE]);
 
-    for (uint64_t i = 0; i < tokens; i++) {
+    for (uint64_t i = first; i < end; i++) {
         joined all = join(l->at[2], l->task->dims[4], tokens, i);
         int32_t id = target_of(cpu, l, i);
         uint64_t target = (uint64_t)(int64_t)id - vocab0(cpu, vocab);
@@ -292,8 +314,20 @@ void smp_cpu_loss_grad(const smp_cpu *cpu, const smp_launch *l)
             x[j] = 0.0f;
         }
         smp_store(l->at[0], t, i * vocab, x, vocab);
-        loss += id < 0 ? 0.0 : (double)(all.lse - all.target);
+        losses[i] = id < 0 ? 0.0 : (double)(all.lse - all.target);
     }
-    sums[SMP_SUM_LOSS] += (float)(loss * mean);
     free(x);
+}
+
+void smp_cpu_loss_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    double *losses = smp_heap_alloc(l->task->dims[0], sizeof *losses), loss = 0;
+    smp_work work = { .cpu = cpu, .launch = l, .more = losses };
+
+    share_logits(&work, loss_grad_loop);
+    for (uint64_t i = 0; i < l->task->dims[0]; i++) {
+        loss += losses[i];
+    }
+    ((float *)l->at[3])[SMP_SUM_LOSS] += (float)(loss * weight_of(cpu, l));
+    free(losses);
 }

@@ -7,26 +7,50 @@
 
 #include "exec/cpu.h"
 
-/* One head of one sequence. */
-typedef struct smp_head {
-    const smp_cpu *cpu;
+/* Where one operand of attention lies: elements from token to token, from head to head, from
+ * sequence to sequence.  So q, k and v may be parts of one tensor or tensors of their own, by
+ * tokens (b s h d) or by heads (b h s d). */
+typedef struct smp_lie { void *data; uint64_t token, head, sequence; } smp_lie;
+
+/* One attention over all heads of all sequences. */
+typedef struct smp_heads {
+    const smp_cpu *cpu;              /* with the launch: documents and dice of dropout */
     const smp_launch *launch;
     smp_dtype dtype;
-    uint64_t seq, d, dv, width, window; /* width: elements from token to token of qkv */
-    uint64_t heads, v0;              /* heads of the rank; v's first element in a token */
-    uint64_t sample, index, global;  /* of the head: on this rank, in the model */
-    uint64_t out_width;              /* elements from token to token of y */
-    smp_matrix q, k, v;
-    float scale, cap, alibi, sink;
-    bool sinks;                      /* the head has one: a logit of no key */
-} smp_head;
+    uint64_t batch, seq, heads, kv_heads, d, dv;
+    uint64_t window;                 /* keys that a query sees, itself included; 0: all */
+    bool causal;
+    float scale;                     /* of the logits; 0: 1 / sqrt(d) */
+    float cap;                       /* 0: none */
+    double dropout;
+    const void *sinks;               /* a logit of no key for each head, or NULL */
+    smp_lie q, k, v, y;
+    float *lse;                      /* [batch, seq, heads], fp32 */
+    smp_lie dy, dq, dk, dvalues;     /* backward only */
+    float *dsinks;                   /* [batch, heads], added to */
+} smp_heads;
 
-smp_head smp_head_of(const smp_cpu *cpu, const smp_launch *launch, const void *qkv,
-                     uint64_t sample, uint64_t index);
-/* With its sink, where `sinks` of the rank's heads are given. */
-void smp_head_sink(smp_head *head, const void *sinks_or_null);
-/* Head size of v. */
-uint64_t smp_v_dim(const smp_launch *launch);
+/* y and lse; then dq, dk, dvalues and dsinks. */
+void smp_attend(const smp_heads *heads);
+void smp_attend_grad(const smp_heads *heads);
+
+/* The attention of a task on packed q, k, v; y and gradients are left to the caller. */
+smp_heads smp_heads_of(const smp_cpu *cpu, const smp_launch *launch, void *qkv);
+/* The parts of q, k and v in a packed tensor of the same shape. */
+void smp_heads_split(const smp_heads *heads, void *qkv, smp_lie *q, smp_lie *k, smp_lie *v);
+smp_lie smp_heads_out(const smp_heads *heads, void *y);
+
+/* One head of one sequence. */
+typedef struct smp_head {
+    const smp_heads *all;
+    uint64_t sample, index, global;  /* of the head: on this rank, in the model */
+    smp_matrix q, k, v;
+    float scale, alibi, sink;
+} smp_head;
+smp_head smp_head_of(const smp_heads *heads, uint64_t sample, uint64_t index);
+/* A head's part of an operand. */
+void *smp_lie_at(const smp_heads *heads, smp_lie lie, uint64_t sample, uint64_t head);
+
 /* A matrix from element `first` of data on; one from row `row0` on. */
 smp_matrix smp_matrix_at(const void *data, smp_dtype dtype, uint64_t first, uint64_t ld);
 smp_matrix smp_matrix_rows(smp_matrix matrix, uint64_t row0);

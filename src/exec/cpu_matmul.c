@@ -133,51 +133,88 @@ void smp_product(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, float fac
 
 /* ---- tasks ---- */
 
-/* x of type `to` += bias of type `dtype`, each row. */
-static void add_rows(void *x, smp_dtype to, uint64_t rows, uint64_t width, const void *bias,
-                     smp_dtype dtype)
-{
-    for (uint64_t j0 = 0; j0 < width; j0 += TILE_K) {
-        uint64_t n = least(TILE_K, width - j0);
-        float scratch[TILE_K];
-        const float *b = smp_row(bias, dtype, j0, n, scratch);
+/* x[rows, width] and a vector of `width`: the bias that is added, or the sum of the rows. */
+typedef struct columns {
+    void *x, *vector;
+    smp_dtype dtype, dtype2;   /* of x, of the vector */
+    uint64_t rows, width;
+    bool add;
+} columns;
 
-        for (uint64_t i = 0; i < rows; i++) {
-            smp_store_add(x, to, i * width + j0, b, n);
+enum { COLUMNS = 128 };
+
+static uint64_t blocks_of(const columns *c)
+{
+    return (c->width + COLUMNS - 1) / COLUMNS;
+}
+
+static uint64_t block_grain(const columns *c)
+{
+    return SMP_GRAIN / (c->rows * COLUMNS + 1) + 1;
+}
+
+static void add_rows_loop(void *context, uint64_t first, uint64_t end)
+{
+    const columns *c = context;
+
+    for (uint64_t j0 = first * COLUMNS; j0 < end * COLUMNS && j0 < c->width; j0 += COLUMNS) {
+        uint64_t n = least(COLUMNS, c->width - j0);
+        float scratch[COLUMNS];
+        const float *b = smp_row(c->vector, c->dtype2, j0, n, scratch);
+
+        for (uint64_t i = 0; i < c->rows; i++) {
+            smp_store_add(c->x, c->dtype, i * c->width + j0, b, n);
         }
     }
 }
 
-/* Sums of columns; a block of columns at a time, so that the sums stay in fp32. */
-static void sum_rows(const void *dy, smp_dtype dtype, uint64_t rows, uint64_t width,
-                     bool add, void *sum, smp_dtype dtype2)
+/* A block of columns at a time, so that the sums stay in fp32. */
+static void sum_rows_loop(void *context, uint64_t first, uint64_t end)
 {
-    for (uint64_t j0 = 0; j0 < width; j0 += TILE_K) {
-        uint64_t n = least(TILE_K, width - j0);
-        float scratch[TILE_K], total[TILE_K] = { 0 };
+    const columns *c = context;
 
-        for (uint64_t i = 0; i < rows; i++) {
-            const float *row = smp_row(dy, dtype, i * width + j0, n, scratch);
+    for (uint64_t j0 = first * COLUMNS; j0 < end * COLUMNS && j0 < c->width; j0 += COLUMNS) {
+        uint64_t n = least(COLUMNS, c->width - j0);
+        float scratch[COLUMNS], total[COLUMNS] = { 0 };
+
+        for (uint64_t i = 0; i < c->rows; i++) {
+            const float *row = smp_row(c->x, c->dtype, i * c->width + j0, n, scratch);
 
             for (uint64_t j = 0; j < n; j++) {
                 total[j] += row[j];
             }
         }
-        (add ? smp_store_add : smp_store)(sum, dtype2, j0, total, n);
+        (c->add ? smp_store_add : smp_store)(c->vector, c->dtype2, j0, total, n);
     }
+}
+
+/* x of type `to` += bias of type `dtype`, each row. */
+static void add_rows(const smp_cpu *cpu, void *x, smp_dtype to, uint64_t rows, uint64_t width,
+                     void *bias, smp_dtype dtype)
+{
+    columns c = { .x = x, .vector = bias, .dtype = to, .dtype2 = dtype, .rows = rows,
+                  .width = width };
+
+    smp_pool_run(cpu->pool, blocks_of(&c), block_grain(&c), add_rows_loop, &c);
+}
+
+static void sum_rows(const smp_cpu *cpu, void *dy, smp_dtype dtype, uint64_t rows,
+                     uint64_t width, bool add, void *sum, smp_dtype dtype2)
+{
+    columns c = { dy, sum, dtype, dtype2, rows, width, add };
+
+    smp_pool_run(cpu->pool, blocks_of(&c), block_grain(&c), sum_rows_loop, &c);
 }
 
 void smp_cpu_bias(const smp_cpu *cpu, const smp_launch *l)
 {
-    (void)cpu;
-    add_rows(l->at[0], (smp_dtype)l->task->dtype, l->task->dims[0], l->task->dims[1],
+    add_rows(cpu, l->at[0], (smp_dtype)l->task->dtype, l->task->dims[0], l->task->dims[1],
              l->at[1], (smp_dtype)l->task->dtype);
 }
 
 void smp_cpu_bias_grad(const smp_cpu *cpu, const smp_launch *l)
 {
-    (void)cpu;
-    sum_rows(l->at[0], (smp_dtype)l->task->dtype, l->task->dims[0], l->task->dims[1],
+    sum_rows(cpu, l->at[0], (smp_dtype)l->task->dtype, l->task->dims[0], l->task->dims[1],
              l->task->flags & SMP_FLAG_ACCUMULATE, l->at[1], (smp_dtype)l->task->dtype2);
 }
 
@@ -192,11 +229,10 @@ void smp_cpu_matmul(const smp_cpu *cpu, const smp_launch *l)
     uint64_t m = l->task->dims[0], n = l->task->dims[1], k = l->task->dims[2];
     smp_dtype t = (smp_dtype)l->task->dtype, t2 = (smp_dtype)l->task->dtype2;
 
-    (void)cpu;
     smp_product(false, true, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, row_of(l, k) },
                 (smp_matrix){ l->at[1], t, k }, false, l->at[2], t2, n);
     if (l->n_operand > 3) {
-        add_rows(l->at[2], t2, m, n, l->at[3], t);
+        add_rows(cpu, l->at[2], t2, m, n, l->at[3], t);
     }
 }
 
@@ -217,10 +253,9 @@ void smp_cpu_matmul_dw(const smp_cpu *cpu, const smp_launch *l)
     smp_dtype t = (smp_dtype)l->task->dtype, t2 = (smp_dtype)l->task->dtype2;
     bool add = l->task->flags & SMP_FLAG_ACCUMULATE;
 
-    (void)cpu;
     smp_product(true, false, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, m },
                 (smp_matrix){ l->at[1], t, row_of(l, n) }, add, l->at[2], t2, n);
     if (l->n_operand > 3) {
-        sum_rows(l->at[0], t, k, m, add, l->at[3], t2);
+        sum_rows(cpu, l->at[0], t, k, m, add, l->at[3], t2);
     }
 }

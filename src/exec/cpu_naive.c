@@ -12,13 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-float smp_attention_scale(const smp_block *block, uint64_t head_dim)
-{
-    double scale = block->attention.scale;
-
-    return (float)(scale > 0 ? scale : 1.0 / sqrt((double)head_dim));
-}
-
 smp_matrix smp_matrix_at(const void *data, smp_dtype dtype, uint64_t first, uint64_t ld)
 {
     return (smp_matrix){ (const char *)data + first * smp_dtype_bytes(dtype), dtype, ld };
@@ -29,29 +22,56 @@ smp_matrix smp_matrix_rows(smp_matrix m, uint64_t row0)
     return smp_matrix_at(m.data, m.dtype, row0 * m.ld, m.ld);
 }
 
-uint64_t smp_v_dim(const smp_launch *l)
+void *smp_lie_at(const smp_heads *all, smp_lie lie, uint64_t sample, uint64_t head)
 {
-    return l->task->dims[6] > 0 ? l->task->dims[6] : l->task->dims[4];
+    return (char *)lie.data
+           + (sample * lie.sequence + head * lie.head) * smp_dtype_bytes(all->dtype);
 }
 
-smp_head smp_head_of(const smp_cpu *cpu, const smp_launch *l, const void *qkv, uint64_t sample,
-                     uint64_t index)
+void smp_heads_split(const smp_heads *all, void *qkv, smp_lie *q, smp_lie *k, smp_lie *v)
+{
+    uint64_t v0 = (all->heads + all->kv_heads) * all->d;
+    uint64_t width = v0 + all->kv_heads * all->dv, e = smp_dtype_bytes(all->dtype);
+
+    *q = (smp_lie){ qkv, width, all->d, width * all->seq };
+    *k = (smp_lie){ (char *)qkv + all->heads * all->d * e, width, all->d, width * all->seq };
+    *v = (smp_lie){ (char *)qkv + v0 * e, width, all->dv, width * all->seq };
+}
+
+smp_lie smp_heads_out(const smp_heads *all, void *y)
+{
+    return (smp_lie){ y, all->heads * all->dv, all->dv, all->heads * all->dv * all->seq };
+}
+
+smp_heads smp_heads_of(const smp_cpu *cpu, const smp_launch *l, void *qkv)
 {
     const uint64_t *n = l->task->dims;
     const smp_attention *a = &l->block->attention;
-    uint64_t dv = smp_v_dim(l), v0 = (n[2] + n[3]) * n[4];
-    smp_head h = { .cpu = cpu, .launch = l, .dtype = (smp_dtype)l->task->dtype, .seq = n[1],
-               .d = n[4], .dv = dv, .width = v0 + n[3] * dv, .window = n[5], .heads = n[2],
-               .v0 = v0, .sample = sample, .index = index, .out_width = n[2] * dv };
-    uint64_t token0 = sample * h.seq * h.width, kv = index / (n[2] / n[3]);
+    smp_heads all = { .cpu = cpu, .launch = l, .dtype = (smp_dtype)l->task->dtype,
+                      .batch = n[0], .seq = n[1], .heads = n[2], .kv_heads = n[3], .d = n[4],
+                      .dv = n[6] > 0 ? n[6] : n[4], .window = n[5], .causal = true,
+                      .scale = (float)a->scale, .cap = (float)a->softcap,
+                      .dropout = cpu->rank->rows.evaluating ? 0 : a->dropout };
 
-    h.global = cpu->rank->tensor_rank * n[2] + index;
-    h.q = smp_matrix_at(qkv, h.dtype, token0 + index * h.d, h.width);
-    h.k = smp_matrix_at(qkv, h.dtype, token0 + (n[2] + kv) * h.d, h.width);
-    h.v = smp_matrix_at(qkv, h.dtype, token0 + v0 + kv * dv, h.width);
-    h.scale = smp_attention_scale(l->block, h.d);
-    h.cap = (float)a->softcap;
-    h.alibi = smp_alibi_slope(cpu->rank->job->model, a, h.global);
+    smp_heads_split(&all, qkv, &all.q, &all.k, &all.v);
+    return all;
+}
+
+smp_head smp_head_of(const smp_heads *all, uint64_t sample, uint64_t index)
+{
+    uint64_t kv = index / (all->heads / all->kv_heads);
+    smp_head h = { .all = all, .sample = sample, .index = index };
+
+    h.global = all->cpu->rank->tensor_rank * all->heads + index;
+    h.q = (smp_matrix){ smp_lie_at(all, all->q, sample, index), all->dtype, all->q.token };
+    h.k = (smp_matrix){ smp_lie_at(all, all->k, sample, kv), all->dtype, all->k.token };
+    h.v = (smp_matrix){ smp_lie_at(all, all->v, sample, kv), all->dtype, all->v.token };
+    h.scale = all->scale > 0 ? all->scale : (float)(1 / sqrt((double)all->d));
+    h.alibi = smp_alibi_slope(all->cpu->rank->job->model, &all->launch->block->attention,
+                              h.global);
+    if (all->sinks) {
+        smp_load(&h.sink, all->sinks, all->dtype, index, 1);
+    }
     return h;
 }
 
@@ -75,21 +95,14 @@ float smp_alibi_slope(const smp_model *model, const smp_attention *a, uint64_t h
                    / (model->alibi_over_root ? sqrt((double)a->head_dim) : 1));
 }
 
-void smp_head_sink(smp_head *h, const void *sinks_or_null)
-{
-    h->sinks = sinks_or_null != NULL;
-    if (h->sinks) {
-        smp_load(&h->sink, sinks_or_null, h->dtype, h->index, 1);
-    }
-}
-
 /* ---- naive attention ---- */
 
 static smp_matrix square_of(const smp_head *h, const void *data)
 {
-    uint64_t first = (h->sample * h->heads + h->index) * h->seq * h->seq;
+    uint64_t seq = h->all->seq;
 
-    return smp_matrix_at(data, h->dtype, first, h->seq);
+    return smp_matrix_at(data, h->all->dtype,
+                         (h->sample * h->all->heads + h->index) * seq * seq, seq);
 }
 
 static void *place_of(const smp_launch *l, int operand, uint64_t first)
@@ -99,13 +112,13 @@ static void *place_of(const smp_launch *l, int operand, uint64_t first)
 
 void smp_cpu_scores(const smp_cpu *cpu, const smp_launch *l)
 {
-    const uint64_t *n = l->task->dims;
+    smp_heads all = smp_heads_of(cpu, l, l->at[0]);
 
-    for (uint64_t i = 0; i < n[0] * n[2]; i++) {
-        smp_head h = smp_head_of(cpu, l, l->at[0], i / n[2], i % n[2]);
+    for (uint64_t i = 0; i < all.batch * all.heads; i++) {
+        smp_head h = smp_head_of(&all, i / all.heads, i % all.heads);
 
-        smp_product(false, true, h.seq, h.seq, h.d, h.scale, h.q, h.k, false,
-                    place_of(l, 1, i * h.seq * h.seq), h.dtype, h.seq);
+        smp_product(false, true, all.seq, all.seq, all.d, h.scale, h.q, h.k, false,
+                    place_of(l, 1, i * all.seq * all.seq), all.dtype, all.seq);
     }
 }
 
@@ -220,60 +233,59 @@ void smp_cpu_softmax_grad(const smp_cpu *cpu, const smp_launch *l)
     free(scratch);
 }
 
-static uint64_t y_place(const smp_head *h)
-{
-    return h->sample * h->seq * h->out_width + h->index * h->dv;
-}
-
 void smp_cpu_values(const smp_cpu *cpu, const smp_launch *l)
 {
-    const uint64_t *n = l->task->dims;
+    smp_heads all = smp_heads_of(cpu, l, l->at[1]);
+    smp_lie y = smp_heads_out(&all, l->at[2]);
 
-    for (uint64_t i = 0; i < n[0] * n[2]; i++) {
-        smp_head h = smp_head_of(cpu, l, l->at[1], i / n[2], i % n[2]);
+    for (uint64_t i = 0; i < all.batch * all.heads; i++) {
+        smp_head h = smp_head_of(&all, i / all.heads, i % all.heads);
 
-        smp_product(false, false, h.seq, h.dv, h.seq, 1.0f, square_of(&h, l->at[0]), h.v,
-                    false, place_of(l, 2, y_place(&h)), h.dtype, h.out_width);
+        smp_product(false, false, all.seq, all.dv, all.seq, 1.0f, square_of(&h, l->at[0]), h.v,
+                    false, smp_lie_at(&all, y, h.sample, h.index), all.dtype, y.token);
     }
 }
 
-/* Elements before this head's part of dqkv: which 0: q, 1: k, 2: v. */
-static uint64_t dqkv_place(const smp_head *h, const uint64_t *n, uint64_t which)
+/* Whether an earlier head has written the gradient of the key-value head of this one. */
+static bool is_later(const smp_head *h)
 {
-    uint64_t kv = h->index / (n[2] / n[3]);
-    const uint64_t first[3] = { h->index * h->d, (n[2] + kv) * h->d, h->v0 + kv * h->dv };
+    return h->index % (h->all->heads / h->all->kv_heads) > 0;
+}
 
-    return h->sample * h->seq * h->width + first[which];
+static void *kv_part(const smp_head *h, smp_lie lie)
+{
+    return smp_lie_at(h->all, lie, h->sample, h->index / (h->all->heads / h->all->kv_heads));
 }
 
 void smp_cpu_values_grad(const smp_cpu *cpu, const smp_launch *l)
 {
-    const uint64_t *n = l->task->dims;
+    smp_heads all = smp_heads_of(cpu, l, l->at[2]);
+    smp_lie out = smp_heads_out(&all, l->at[0]);
 
-    for (uint64_t i = 0; i < n[0] * n[2]; i++) {
-        smp_head h = smp_head_of(cpu, l, l->at[2], i / n[2], i % n[2]);
-        smp_matrix dy = smp_matrix_at(l->at[0], h.dtype, y_place(&h), h.out_width);
+    smp_heads_split(&all, l->at[4], &all.dq, &all.dk, &all.dvalues);
+    for (uint64_t i = 0; i < all.batch * all.heads; i++) {
+        smp_head h = smp_head_of(&all, i / all.heads, i % all.heads);
+        smp_matrix dy = { smp_lie_at(&all, out, h.sample, h.index), all.dtype, out.token };
 
-        smp_product(false, true, h.seq, h.seq, h.dv, 1.0f, dy, h.v, false,
-                    place_of(l, 3, i * h.seq * h.seq), h.dtype, h.seq);
-        smp_product(true, false, h.seq, h.dv, h.seq, 1.0f, square_of(&h, l->at[1]), dy,
-                    h.index % (n[2] / n[3]) > 0, place_of(l, 4, dqkv_place(&h, n, 2)),
-                    h.dtype, h.width);
+        smp_product(false, true, all.seq, all.seq, all.dv, 1.0f, dy, h.v, false,
+                    place_of(l, 3, i * all.seq * all.seq), all.dtype, all.seq);
+        smp_product(true, false, all.seq, all.dv, all.seq, 1.0f, square_of(&h, l->at[1]), dy,
+                    is_later(&h), kv_part(&h, all.dvalues), all.dtype, all.dvalues.token);
     }
 }
 
 void smp_cpu_scores_grad(const smp_cpu *cpu, const smp_launch *l)
 {
-    const uint64_t *n = l->task->dims;
+    smp_heads all = smp_heads_of(cpu, l, l->at[1]);
 
-    for (uint64_t i = 0; i < n[0] * n[2]; i++) {
-        smp_head h = smp_head_of(cpu, l, l->at[1], i / n[2], i % n[2]);
+    smp_heads_split(&all, l->at[2], &all.dq, &all.dk, &all.dvalues);
+    for (uint64_t i = 0; i < all.batch * all.heads; i++) {
+        smp_head h = smp_head_of(&all, i / all.heads, i % all.heads);
         smp_matrix ds = square_of(&h, l->at[0]);
 
-        smp_product(false, false, h.seq, h.d, h.seq, h.scale, ds, h.k, false,
-                    place_of(l, 2, dqkv_place(&h, n, 0)), h.dtype, h.width);
-        smp_product(true, false, h.seq, h.d, h.seq, h.scale, ds, h.q,
-                    h.index % (n[2] / n[3]) > 0, place_of(l, 2, dqkv_place(&h, n, 1)),
-                    h.dtype, h.width);
+        smp_product(false, false, all.seq, all.d, all.seq, h.scale, ds, h.k, false,
+                    smp_lie_at(&all, all.dq, h.sample, h.index), all.dtype, all.dq.token);
+        smp_product(true, false, all.seq, all.d, all.seq, h.scale, ds, h.q, is_later(&h),
+                    kv_part(&h, all.dk), all.dtype, all.dk.token);
     }
 }

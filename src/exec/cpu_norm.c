@@ -161,9 +161,12 @@ static void copy_tail(const smp_launch *l, uint64_t i, int to, int from)
     memcpy((char *)l->at[to] + at, (const char *)l->at[from] + at, l->task->dims[3] * e);
 }
 
-void smp_cpu_norm(const smp_cpu *cpu, const smp_launch *l)
+static void norm_loop(void *context, uint64_t first, uint64_t end)
 {
-    uint64_t rows = l->task->dims[0], n = l->task->dims[1], row = n + l->task->dims[3];
+    const smp_work *work = context;
+    const smp_cpu *cpu = work->cpu;
+    const smp_launch *l = work->launch;
+    uint64_t n = l->task->dims[1], row = n + l->task->dims[3];
     bool layer = l->task->dims[2] == SMP_NORM_LAYER;
     smp_dtype t = (smp_dtype)l->task->dtype;
     float *scratch = smp_heap_alloc(4 * n, sizeof *scratch);
@@ -171,7 +174,7 @@ void smp_cpu_norm(const smp_cpu *cpu, const smp_launch *l)
     const float *b = l->n_operand > 3 ? smp_row(l->at[3], t, 0, n, scratch + n) : NULL;
     double eps = cpu->rank->job->model->norm_eps;
 
-    for (uint64_t i = 0; i < rows; i++) {
+    for (uint64_t i = first; i < end; i++) {
         const float *x = smp_row(l->at[0], t, i * row, n, scratch + 2 * n);
         float *y = scratch + 3 * n;
 
@@ -182,31 +185,60 @@ void smp_cpu_norm(const smp_cpu *cpu, const smp_launch *l)
     free(scratch);
 }
 
-void smp_cpu_norm_grad(const smp_cpu *cpu, const smp_launch *l)
+void smp_cpu_norm(const smp_cpu *cpu, const smp_launch *l)
 {
-    uint64_t rows = l->task->dims[0], n = l->task->dims[1], row = n + l->task->dims[3];
-    bool layer = l->task->dims[2] == SMP_NORM_LAYER;
-    bool add = l->task->flags & SMP_FLAG_ACCUMULATE, add_dx = l->task->flags & SMP_FLAG_ADD_DX;
-    smp_dtype t = (smp_dtype)l->task->dtype, t2 = (smp_dtype)l->task->dtype2;
-    float *scratch = smp_heap_alloc(6 * n, sizeof *scratch);
-    float *dw = scratch, *db = scratch + n;
-    const float *w = weights_of(cpu, l->at[2], t, n, scratch + 2 * n);
+    smp_work work = { .cpu = cpu, .launch = l };
 
-    for (uint64_t i = 0; i < rows; i++) {
-        const float *dy = smp_row(l->at[0], t, i * row, n, scratch + 3 * n);
-        const float *x = smp_row(l->at[1], t, i * row, n, scratch + 4 * n);
+    smp_pool_run(cpu->pool, l->task->dims[0], SMP_GRAIN / l->task->dims[1] + 1, norm_loop,
+                 &work);
+}
+
+/* Rows whose parts of the gradients of w and b are summed together: in any number of threads
+ * the sums are the same. */
+enum { BLOCK = 64 };
+
+/* Blocks of rows; `more` gets of each block the sums of dw and db. */
+static void norm_grad_loop(void *context, uint64_t first, uint64_t end)
+{
+    const smp_work *work = context;
+    const smp_cpu *cpu = work->cpu;
+    const smp_launch *l = work->launch;
+    uint64_t rows = l->task->dims[0], n = l->task->dims[1], row = n + l->task->dims[3];
+    bool layer = l->task->dims[2] == SMP_NORM_LAYER, add = l->task->flags & SMP_FLAG_ADD_DX;
+    smp_dtype t = (smp_dtype)l->task->dtype;
+    float *scratch = smp_heap_alloc(4 * n, sizeof *scratch), *dx = scratch + n;
+    const float *w = weights_of(cpu, l->at[2], t, n, scratch);
+
+    for (uint64_t i = first * BLOCK; i < end * BLOCK && i < rows; i++) {
+        const float *dy = smp_row(l->at[0], t, i * row, n, scratch + 2 * n);
+        const float *x = smp_row(l->at[1], t, i * row, n, scratch + 3 * n);
         smp_moments m = smp_measure(x, n, layer, cpu->rank->job->model->norm_eps);
-        float *dx = scratch + 5 * n;
+        float *dw = (float *)work->more + i / BLOCK * 2 * n;
 
         smp_norm_row_dx(dx, dy, x, w, n, m,
                         smp_norm_sums_of(dy, x, w, n, layer, m, dw,
-                                         l->n_operand > 5 ? db : NULL));
-        (add_dx ? smp_store_add : smp_store)(l->at[3], t, i * row, dx, n);
+                                         l->n_operand > 5 ? dw + n : NULL));
+        (add ? smp_store_add : smp_store)(l->at[3], t, i * row, dx, n);
         copy_tail(l, i, 3, 0);
     }
-    (add ? smp_store_add : smp_store)(l->at[4], t2, 0, dw, n);
-    if (l->n_operand > 5) {
-        (add ? smp_store_add : smp_store)(l->at[5], t2, 0, db, n);
-    }
     free(scratch);
+}
+
+void smp_cpu_norm_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    uint64_t n = l->task->dims[1], blocks = (l->task->dims[0] + BLOCK - 1) / BLOCK;
+    bool add = l->task->flags & SMP_FLAG_ACCUMULATE;
+    smp_dtype t2 = (smp_dtype)l->task->dtype2;
+    float *sums = smp_heap_alloc((blocks + 1) * 2 * n, sizeof *sums);
+    smp_work work = { .cpu = cpu, .launch = l, .more = sums };
+
+    smp_pool_run(cpu->pool, blocks, SMP_GRAIN / (n * BLOCK) + 1, norm_grad_loop, &work);
+    for (uint64_t i = 2 * n; i < blocks * 2 * n; i++) {
+        sums[i % (2 * n)] += sums[i];
+    }
+    (add ? smp_store_add : smp_store)(l->at[4], t2, 0, sums, n);
+    if (l->n_operand > 5) {
+        (add ? smp_store_add : smp_store)(l->at[5], t2, 0, sums + n, n);
+    }
+    free(sums);
 }

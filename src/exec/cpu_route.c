@@ -316,7 +316,16 @@ void smp_cpu_route(const smp_cpu *cpu, const smp_launch *l)
     }
 }
 
-/* Sums of probabilities over tokens, and choices, dropped ones too, of each expert. */
+/* Token t of those that this rank routes: with sequence parallelism its part of them. */
+static bool is_padding(const smp_cpu *cpu, const smp_launch *l, uint64_t t)
+{
+    uint64_t first = cpu->rank->sequence ? cpu->rank->tensor_rank * l->task->dims[0] : 0;
+
+    return smp_is_padding(cpu, l, first + t);
+}
+
+/* Sums of probabilities over tokens, and choices, dropped ones too, of each expert; padding is
+ * left out. */
 void smp_cpu_route_statistics(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t tokens = l->task->dims[0], n = l->task->dims[1], top_k = l->task->dims[2];
@@ -325,16 +334,18 @@ void smp_cpu_route_statistics(const smp_cpu *cpu, const smp_launch *l)
     float *sums = l->at[2], *p = smp_heap_alloc(n, sizeof *p);
     double *total = smp_heap_alloc(n, sizeof *total);
 
-    (void)cpu;
     memset(sums, 0, 2 * n * sizeof *sums);
     for (uint64_t t = 0; t < tokens; t++) {
+        if (is_padding(cpu, l, t)) {
+            continue;
+        }
         softmax(logits + t * n, n, p);
         for (uint64_t e = 0; e < n; e++) {
             total[e] += (double)p[e];
         }
-    }
-    for (uint64_t i = 0; i < tokens * top_k; i++) {
-        sums[n + smp_choice_expert(choice[i])] += 1.0f;
+        for (uint64_t k = 0; k < top_k; k++) {
+            sums[n + smp_choice_expert(choice[t * top_k + k])] += 1.0f;
+        }
     }
     for (uint64_t e = 0; e < n; e++) {
         sums[e] = (float)total[e];
@@ -368,7 +379,8 @@ static void weights_grad(const routing *r, const float *scores, const smp_choice
 /* What the balancing and z losses add to the gradient of one token's logits.
  *   aux = c E / (T^2 k) sum_e P_e n_e   P_e: sum of p_e over T tokens, n_e: choices of e
  *   z   = c mean(lse^2)
- * Each rank's part is that of a mean over its own tokens, as is its loss. */
+ * Each rank's part is that of a mean over its own tokens, as is its loss; where padding makes
+ * that a mean over the targets of the global batch, so is this. */
 typedef struct losses {
     double aux, z;       /* factors of the gradient of each token */
     double *load;        /* n_e E / sum of n, or NULL */
@@ -399,8 +411,9 @@ static losses make_losses(const routing *r)
     const smp_launch *l = r->launch;
     const smp_rank *rank = r->cpu->rank;
     double tokens = (double)r->tokens * (rank->sequence ? rank->tensor : 1);
-    double mean = (double)((const float *)l->at[4])[SMP_SCALAR_LOSS_SCALE]
-                  / (tokens * (double)rank->job->micro_batches);
+    double weight = rank->rows.targets > 0 ? rank->data_ranks / rank->rows.targets
+                                           : 1 / (tokens * (double)rank->job->micro_batches);
+    double mean = (double)((const float *)l->at[4])[SMP_SCALAR_LOSS_SCALE] * weight;
     losses c = { .aux = (double)l->task->dims[4] * 0x1p-32 * mean,
                  .z = (double)l->task->dims[5] * 0x1p-32 * mean };
 
@@ -413,7 +426,7 @@ static losses make_losses(const routing *r)
             all += (double)n[e];
         }
         for (uint64_t e = 0; e < r->experts; e++) {
-            c.load[e] = (double)n[e] * (double)r->experts / all;
+            c.load[e] = (double)n[e] * (double)r->experts / (all > 0 ? all : 1);
         }
     }
     return c;
@@ -448,7 +461,7 @@ void smp_cpu_route_grad(const smp_cpu *cpu, const smp_launch *l)
         weights_grad(&r, scores, (const smp_choice *)l->at[2] + t * r.top_k,
                      (const float *)l->at[0] + t * r.top_k, ds);
         scores_grad(&r, scores, ds, dx);
-        if (c.load || c.z > 0) {
+        if ((c.load || c.z > 0) && !is_padding(cpu, l, t)) {
             losses_grad(&r, &c, t, out, dx);
         }
         for (uint64_t e = 0; e < n; e++) {

@@ -10,7 +10,10 @@
 
 #include "exec/cpu.h"
 
+#include "base/arena.h"
+
 #include <math.h>
+#include <stdlib.h>
 
 enum { CHUNK = 1024, GROWTH_STEPS = 2000 };
 
@@ -70,18 +73,43 @@ static piece next_piece(const smp_cpu *cpu, const smp_launch *l, uint64_t done)
     return p;
 }
 
-void smp_cpu_squares(const smp_cpu *cpu, const smp_launch *l)
+/* Elements whose squares are summed together, or that are updated by one thread. */
+enum { BLOCK = 64 * CHUNK };
+
+/* Blocks of elements; `more` gets the sum of each. */
+static void squares_loop(void *context, uint64_t first, uint64_t end)
 {
-    float *sums = l->at[1], scratch[CHUNK];
-    double sum = 0;
+    const smp_work *w = context;
+    const smp_launch *l = w->launch;
+    float scratch[CHUNK];
 
-    for (uint64_t i = 0; i < l->task->dims[0];) {
-        piece p = next_piece(cpu, l, i);
-        const float *g = smp_row(l->at[0], (smp_dtype)l->task->dtype, i, p.n, scratch);
+    for (uint64_t i = first * BLOCK; i < end * BLOCK && i < l->task->dims[0];) {
+        piece p = next_piece(w->cpu, l, i);
+        const float *g;
 
-        sum += smp_dot(g, g, p.n) / p.param->copies;
+        p.n = least(p.n, (i / BLOCK + 1) * BLOCK - i);
+        g = smp_row(l->at[0], (smp_dtype)l->task->dtype, i, p.n, scratch);
+        ((double *)w->more)[i / BLOCK] += smp_dot(g, g, p.n) / p.param->copies;
         i += p.n;
     }
+}
+
+static uint64_t blocks_of(const smp_launch *l)
+{
+    return (l->task->dims[0] + BLOCK - 1) / BLOCK;
+}
+
+void smp_cpu_squares(const smp_cpu *cpu, const smp_launch *l)
+{
+    double *parts = smp_heap_alloc(blocks_of(l), sizeof *parts), sum = 0;
+    smp_work work = { .cpu = cpu, .launch = l, .more = parts };
+    float *sums = l->at[1];
+
+    smp_pool_run(cpu->pool, blocks_of(l), 1, squares_loop, &work);
+    for (uint64_t i = 0; i < blocks_of(l); i++) {
+        sum += parts[i];
+    }
+    free(parts);
     sum *= cpu->rank->program->units[l->task->dims[1]].weight;
     sums[SMP_SUM_SQUARES] += (float)sum;
     sums[SMP_SUM_OVERFLOW] += isfinite(sum) ? 0.0f : 1.0f;
@@ -187,15 +215,26 @@ static void adamw_piece(const smp_cpu *cpu, const smp_launch *l, piece p)
     smp_store(l->at[3], t, p.first, sv, p.n);
 }
 
+static void adamw_loop(void *context, uint64_t first, uint64_t end)
+{
+    const smp_work *w = context;
+    uint64_t last = least(end * BLOCK, w->launch->task->dims[0]);
+
+    for (uint64_t i = first * BLOCK; i < last;) {
+        piece p = next_piece(w->cpu, w->launch, i);
+
+        p.n = least(p.n, last - i);
+        adamw_piece(w->cpu, w->launch, p);
+        i += p.n;
+    }
+}
+
 void smp_cpu_adamw(const smp_cpu *cpu, const smp_launch *l)
 {
-    const float *state = l->at[4];
+    smp_work work = { .cpu = cpu, .launch = l };
 
-    for (uint64_t i = 0; i < l->task->dims[0] && state[SMP_SCALAR_SKIP] <= 0;) {
-        piece p = next_piece(cpu, l, i);
-
-        adamw_piece(cpu, l, p);
-        i += p.n;
+    if (((const float *)l->at[4])[SMP_SCALAR_SKIP] <= 0) {
+        smp_pool_run(cpu->pool, blocks_of(l), 1, adamw_loop, &work);
     }
 }
 
@@ -219,14 +258,25 @@ static void sgd_piece(const smp_cpu *cpu, const smp_launch *l, piece p)
     smp_store(l->at[2], t, p.first, sm, p.n);
 }
 
+static void sgd_loop(void *context, uint64_t first, uint64_t end)
+{
+    const smp_work *w = context;
+    uint64_t last = least(end * BLOCK, w->launch->task->dims[0]);
+
+    for (uint64_t i = first * BLOCK; i < last;) {
+        piece p = next_piece(w->cpu, w->launch, i);
+
+        p.n = least(p.n, last - i);
+        sgd_piece(w->cpu, w->launch, p);
+        i += p.n;
+    }
+}
+
 void smp_cpu_sgd(const smp_cpu *cpu, const smp_launch *l)
 {
-    const float *state = l->at[3];
+    smp_work work = { .cpu = cpu, .launch = l };
 
-    for (uint64_t i = 0; i < l->task->dims[0] && state[SMP_SCALAR_SKIP] <= 0;) {
-        piece p = next_piece(cpu, l, i);
-
-        sgd_piece(cpu, l, p);
-        i += p.n;
+    if (((const float *)l->at[3])[SMP_SCALAR_SKIP] <= 0) {
+        smp_pool_run(cpu->pool, blocks_of(l), 1, sgd_loop, &work);
     }
 }

@@ -52,6 +52,7 @@ static void measure(const smp_loader *l, uint64_t batch, smp_loaded *loaded)
     uint64_t longest = 1, targets = 0, step;
 
     loaded->plain = !l->samples->padded && !l->samples->documents;
+    loaded->padded = l->samples->padded;
     loaded->seq = l->samples->seq;
     loaded->targets_counted = (double)(o->rows * o->data_ranks * l->samples->seq);
     if (loaded->plain) {

@@ -44,6 +44,7 @@ typedef struct smp_loaded {
     uint64_t seq;              /* the shape: at most that of the samples */
     int32_t *ids, *targets, *begins;
     bool plain;                /* every row is one document and all targets count */
+    bool padded;               /* rows are one document each, and padding */
     double targets_counted;    /* in the global batch */
 } smp_loaded;
 

@@ -44,6 +44,7 @@ typedef struct smp_rows {
      * counts from there; padding is documents of one token.  NULL: each row is one document. */
     const int32_t *begins;
     double targets;            /* that count in the global batch; 0: all */
+    bool padded;               /* rows are one document each, and padding */
     bool evaluating;           /* nothing is dropped, and the update is left out */
 } smp_rows;
 

@@ -254,6 +254,7 @@ static void cpu_close(smp_device *device)
     if (device->has_lock) {
         (void)pthread_mutex_destroy(&device->lock);
     }
+    smp_pool_destroy(device->cpu.pool);
     smp_errors_destroy(device->errors);
     free(device->tables);
     free(device);
@@ -278,6 +279,7 @@ static smp_status cpu_open(const smp_rank *rank, const smp_device_options *optio
         return smp_fail(errors, SMP_SYSTEM, NULL, "a lock cannot be made");
     }
     smp_set_blas_threads(options->threads);
+    device->cpu.pool = smp_pool_create(options->threads);
     device->tables = smp_cpu_rope_tables(&device->cpu);
     *device_p = device;
     return SMP_OK;

@@ -8,7 +8,7 @@
 #include "exec/data.h"
 #include "exec/run.h"
 
-#include <signal.h>
+#include <stdatomic.h>
 
 typedef struct smp_exec_options {
     smp_hyper hyper;
@@ -32,9 +32,10 @@ typedef struct smp_exec_options {
     double timeout_s;             /* of a collective */
     bool mpi;                     /* this process is one rank of MPI's world */
     /* Set by a signal handler: the run ends after the step that is in progress.  Or NULL. */
-    const volatile sig_atomic_t *stop;
+    const atomic_bool *stop;
     FILE *log;                    /* a line for each step, or NULL */
-    bool verbose;                 /* also ranks, tensors and their values, to the log */
+    bool verbose;                 /* also tensors and their values, to the log */
+    FILE *places;                 /* where each rank of this process is, or NULL */
     bool measure_peak;            /* time a product at the start, for mfu */
     const char *metrics;          /* JSON lines, or NULL */
     const char *trace;            /* of the last step, or NULL */
@@ -46,7 +47,8 @@ typedef struct smp_exec_options {
 
 typedef struct smp_exec_step {
     double loss, norm, lr, loss_scale, seconds;
-    bool skipped;                 /* it overflowed */
+    bool skipped;                 /* it overflowed, or the next: nothing was updated */
+    double rows_cut;              /* times that more rows came to an expert rank than fit */
     uint64_t seq;                 /* tokens of a row */
     double targets;               /* that counted, in the global batch */
     double mfu;                   /* over the measured peak; 0: not measured */

@@ -129,7 +129,9 @@ static void print_step(smp_log *log, uint64_t step, const smp_exec_step *s,
                   "step %llu  loss %.6f  norm %.4f  lr %.3e%s  %.0f tokens/s%s  %s%s\n",
                   (unsigned long long)(step + 1), s->loss, s->norm, s->lr, scale,
                   s->targets / s->seconds, mfu, smp_show_bytes(arena_bytes),
-                  s->skipped ? "  overflow, skipped" : "");
+                  s->rows_cut > 0 ? "  moe_rows_factor has no room for the rows, skipped"
+                  : s->skipped    ? "  overflow, skipped"
+                                  : "");
     draw_bar(log, step + 1);
 }
 

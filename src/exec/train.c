@@ -111,6 +111,7 @@ static smp_status note_step(worker *w, uint64_t step, const smp_loaded *loaded,
                           .lr = (double)state[SMP_SCALAR_LR],
                           .loss_scale = (double)state[SMP_SCALAR_LOSS_SCALE],
                           .skipped = state[SMP_SCALAR_SKIP] > 0,
+                          .rows_cut = (double)state[SMP_SCALAR_ROWS],
                           .seconds = seconds, .seq = loaded->seq,
                           .targets = loaded->targets_counted };
     s->mfu = peak > 0 ? smp_model_flops(r->rank.job) / (seconds * peak) : 0;
@@ -178,7 +179,7 @@ static smp_status asked_to_stop(worker *w, bool *stop_p)
     if (!t->options->stop) {
         return SMP_OK;
     }
-    asked = *t->options->stop ? 1.0f : 0.0f;
+    asked = atomic_load(t->options->stop) ? 1.0f : 0.0f;
     status = w->runner->everyone.ops->all_reduce(w->runner->everyone.channel, &asked, 1,
                                                  SMP_F32, 1.0f, w->errors);
     *stop_p = asked > 0;
@@ -206,14 +207,12 @@ static void describe_rank(const training *t, uint32_t rank, FILE *stream)
 
 static void describe(const training *t)
 {
-    if (t->options->verbose && t->options->log) {
-        for (uint32_t i = 0; i < t->count; i++) {
-            describe_rank(t, t->first + i, t->options->log);
-        }
-        if (t->job->settings.fsdp_cache_flush_warnings && t->first == 0) {
-            (void)fprintf(t->options->log, "fsdp_cache_flush_warnings has no effect: one arena "
-                                           "of a fixed size, nothing to flush\n");
-        }
+    for (uint32_t i = 0; i < t->count && t->options->places; i++) {
+        describe_rank(t, t->first + i, t->options->places);
+    }
+    if (t->options->verbose && t->job->settings.fsdp_cache_flush_warnings) {
+        smp_log_line(t->log, "fsdp_cache_flush_warnings has no effect: one arena of a fixed "
+                             "size, nothing to flush");
     }
 }
 

@@ -27,6 +27,7 @@ smp_status smp_exec_batch(smp_runner *r, const smp_loaded *loaded, bool evaluati
 
     r->rank.rows = (smp_rows){ .begins = loaded->plain ? NULL : loaded->begins,
                                .targets = loaded->plain ? 0 : loaded->targets_counted,
+                               .padded = loaded->padded,
                                .evaluating = evaluating };
     if (status == SMP_OK) {
         status = smp_runner_step(r, loaded->ids, loaded->targets, errors);

@@ -46,12 +46,25 @@ static void numbering_clear(numbering *table)
     table->n = 0;
 }
 
+/* Word by word: this runs over all ranks, and smp_hash goes byte by byte.  The multiplier is
+ * that of Fibonacci hashing [Knuth, TAOCP 3, 6.4]. */
+static uint32_t hash_tuple(const uint32_t *tuple, uint32_t length)
+{
+    uint64_t hash = length;
+
+    for (uint32_t i = 0; i < length; i++) {
+        hash = (hash ^ tuple[i]) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 32;
+    }
+    return (uint32_t)hash;
+}
+
 /* The tuple is kept by pointer until the table is cleared. */
 static uint32_t number_of(numbering *table, const uint32_t *tuple, uint32_t length)
 {
     size_t n_byte = length * sizeof(*tuple);
     uint32_t mask = table->n_slot - 1;
-    uint32_t slot = (uint32_t)smp_hash(tuple, n_byte, length) & mask;
+    uint32_t slot = hash_tuple(tuple, length) & mask;
 
     for (; table->slots[slot] != 0; slot = (slot + 1) & mask) {
         uint32_t number = table->slots[slot] - 1;
@@ -126,8 +139,21 @@ static int compare_u32(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static bool is_ascending(const uint32_t *colours, uint32_t n)
+{
+    for (uint32_t i = 1; i < n; i++) {
+        if (colours[i - 1] > colours[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void sort_colours(uint32_t *colours, uint32_t n)
 {
+    if (is_ascending(colours, n)) {
+        return;
+    }
     if (n > 32) {
         qsort(colours, n, sizeof(*colours), compare_u32);
         return;
@@ -225,7 +251,9 @@ smp_status smp_mesh_classes(const smp_mesh *mesh, const uint32_t *colour_of_rank
     }
     numbering_init(&r.table, arena, mesh->world);
     colour_by_place(&r, colour_of_rank);
-    while (refine(&r)) {
+    /* Of one colour nothing splits: all groups of a kind have the same size, so the same
+     * multiset, whose number is the 0 that the signatures hold. */
+    while (r.n_colour > 1 && refine(&r)) {
     }
     *classes_p = collect(&r);
     smp_arena_destroy(arena);

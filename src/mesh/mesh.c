@@ -245,6 +245,9 @@ uint32_t smp_mesh_leaving(const smp_mesh *mesh, smp_group group, uint32_t node)
                                                            : mesh->world;
     uint32_t count = 0;
 
+    if (digits->ranks == 1) {
+        return 0;
+    }
     for (uint32_t rank = from; rank < to; rank++) {
         uint32_t first = smp_mesh_first_member(mesh, group, rank);
         uint32_t index = smp_mesh_group_rank(mesh, group, rank);

@@ -50,6 +50,7 @@ static const fact_info infos[SMP_FACTS] = {
     [SMP_FACT_NO_ROPE_EVERY] = {TYPE_U64, 0, 10000, 0, "no_rope_layer_interval"},
     [SMP_FACT_QK_NORM_WHOLE] = {TYPE_FLAG, 0, 1, 0, "qk_norm"},
     [SMP_FACT_QK_NORM_OWN] = {TYPE_FLAG, 0, 1, 0, "qk_norm"},
+    [SMP_FACT_QK_NORM_BARE] = {TYPE_FLAG, 0, 1, 0, "use_qk_norm"},
     [SMP_FACT_SINKS] = {TYPE_FLAG, 0, 1, 0, "sinks"},
     [SMP_FACT_QUERY_SCALAR] = {TYPE_DOUBLE, 1e-6, 1e9, SMP_OPEN, "query_pre_attn_scalar"},
     [SMP_FACT_ATTENTION_SOFTCAP] = {TYPE_DOUBLE, 1e-6, 1e9, SMP_OPEN, "attn_logit_softcapping"},

@@ -41,6 +41,7 @@ typedef enum smp_fact {
     SMP_FACT_WINDOW_PATTERN, /* every so many layers one has full attention */
     SMP_FACT_NO_ROPE_EVERY,  /* every so many layers one does not rotate; 0: all do */
     SMP_FACT_QK_NORM_WHOLE, SMP_FACT_QK_NORM_OWN, SMP_FACT_SINKS,
+    SMP_FACT_QK_NORM_BARE,   /* without weights, on layers that rotate */
     SMP_FACT_QUERY_SCALAR,   /* logits are scaled by 1 / sqrt of it; open: head size */
     SMP_FACT_ATTENTION_SOFTCAP, SMP_FACT_LOGIT_SOFTCAP, SMP_FACT_CLIP_QKV,
     SMP_FACT_EMBEDDING_SCALE, SMP_FACT_LOGIT_SCALE,

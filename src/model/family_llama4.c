@@ -29,6 +29,7 @@ static const smp_key keys[] = {
     SMP_KEY(SHARED_FFN, "intermediate_size", 8192),
     SMP_KEY(TOP_K, "num_experts_per_tok", 1),
     SMP_KEY(EXPERTS, "num_local_experts", 16),
+    SMP_KEY(QK_NORM_BARE, "use_qk_norm", 1),
     SMP_KEY(SPARSE_STEP, "interleave_moe_layer_step", 1),
     SMP_KEY(NO_ROPE_EVERY, "no_rope_layer_interval", 4),
     SMP_KEY(WINDOW_PATTERN, "no_rope_layer_interval", 4),

@@ -98,6 +98,7 @@ typedef struct smp_attention {
     double dropout;       /* on the probabilities */
     bool qk_norm_whole;   /* the norm is over all heads of q (of k), not over each head */
     bool qk_norm_own;     /* each head has weights of its own for its norm */
+    bool qk_norm_bare;    /* q and k are divided by their rms: no weights, not lowered */
     bool no_rope;         /* this layer does not rotate, though the model does */
     bool sinks;
     double scale;         /* of the logits; 0: 1 / sqrt(size of a q head) */

@@ -136,6 +136,7 @@ static void build_attention(const smp_facts *facts, unsigned flags, smp_attentio
         .dropout = v[SMP_FACT_ATTENTION_DROPOUT],
         .qk_norm_whole = v[SMP_FACT_QK_NORM_WHOLE] > 0,
         .qk_norm_own = v[SMP_FACT_QK_NORM_OWN] > 0,
+        .qk_norm_bare = v[SMP_FACT_QK_NORM_BARE] > 0 && !(flags & LAYER_NO_ROPE),
         .no_rope = flags & LAYER_NO_ROPE,
         .sinks = v[SMP_FACT_SINKS] > 0,
         .scale = v[SMP_FACT_QUERY_SCALAR] > 0 ? 1 / sqrt(v[SMP_FACT_QUERY_SCALAR]) : 0,

@@ -35,7 +35,11 @@ typedef struct mesh_key {
 /* What the streams of parameters take in one round, and the root unit's part of it. */
 typedef struct traffic {
     int64_t gathers, scatters, sums;
-    int64_t gathers_on[SMP_LINKS], reductions_on[SMP_LINKS], ends_on[SMP_LINKS];
+    int64_t gathers_on[SMP_LINKS], scatters_on[SMP_LINKS], sums_on[SMP_LINKS];
+    /* root unit */
+    int64_t first_on[SMP_LINKS], last_on[SMP_LINKS];
+    /* of two layers, at most */
+    int64_t two_gathers, two_scatters;
 } traffic;
 
 /* The parameters of one share of the units: experts where several ranks split them, or all
@@ -273,6 +277,8 @@ static void add_traffic(const smp_bounds *bounds, const sizes *at, const smp_job
     const uint64_t compute = dtype_bytes(s->precision);
     const uint64_t reduce = dtype_bytes(s->reduce_dtype);
     const uint32_t n_kind = job->model->n_kind;
+    int64_t two_gathers = 0;
+    int64_t two_scatters = 0;
     smp_placement shard;
     smp_placement replica;
     smp_mesh_placement(mesh, of == EXPERTS ? SMP_GROUP_EXPERT_SHARD : SMP_GROUP_SHARD, 0,
@@ -290,11 +296,18 @@ static void add_traffic(const smp_bounds *bounds, const sizes *at, const smp_job
         sum->scatters += layers * scatter;
         sum->sums += layers * sums;
         sum->gathers_on[shard.nodes > 1] += layers * gather;
-        sum->reductions_on[shard.nodes > 1] += layers * scatter;
-        sum->reductions_on[replica.nodes > 1] += layers * sums;
-        sum->ends_on[shard.nodes > 1] += kind == n_kind ? gather + scatter : 0;
-        sum->ends_on[replica.nodes > 1] += kind == n_kind ? sums : 0;
+        sum->scatters_on[shard.nodes > 1] += layers * scatter;
+        sum->sums_on[replica.nodes > 1] += layers * sums;
+        two_gathers = larger(two_gathers, 2 * gather);
+        two_scatters = larger(two_scatters, 2 * scatter);
+        if (kind == n_kind) {
+            sum->first_on[shard.nodes > 1] += gather;
+            sum->last_on[shard.nodes > 1] += scatter;
+            sum->last_on[replica.nodes > 1] += sums;
+        }
     }
+    sum->two_gathers += two_gathers;
+    sum->two_scatters += two_scatters;
 }
 
 /* Measures the traffic of a mesh when it is first asked for. */
@@ -371,30 +384,101 @@ static int64_t delay_ps(const beside *b, const int64_t work_ps[SMP_LINKS],
     return (int64_t)(b->collective * (two * both + one * (most - both)) * (1 - 1e-6));
 }
 
+/* Least time of a stretch of the path with `work` of parameters to do beside it, and `ends` on
+ * links and `kernels` of its own before or after it. */
+static int64_t stretch_ps(const beside *b, const smp_stretch *path,
+                          const int64_t work_ps[SMP_LINKS], const int64_t ends_ps[SMP_LINKS],
+                          int64_t kernels_ps)
+{
+    int64_t free_ps[SMP_LINKS];
+    int64_t sum_ps = path->path_ps + kernels_ps;
+    int64_t most_ps = 0;
+    for (int l = 0; l < SMP_LINKS; l++) {
+        const int other = SMP_LINKS - 1 - l;
+        free_ps[l] = path->link_ps[other] + ends_ps[other];
+        sum_ps += ends_ps[l];
+        most_ps = larger(most_ps, work_ps[l] + path->inside_ps[l] + ends_ps[l]);
+    }
+    return b->shared ? larger(sum_ps + delay_ps(b, work_ps, free_ps), most_ps) : sum_ps;
+}
+
+/* How often the work of one round is done in a step. */
+typedef struct rounds { int64_t gathers, reductions; } rounds;
+
+static rounds rounds_of(const smp_job *job)
+{
+    const smp_settings *s = &job->settings;
+    const int64_t steps = (int64_t)job->micro_batches;
+    rounds r = {.reductions = s->accumulation == SMP_ACCUMULATION_EVERY ? steps : 1};
+    /* what is reduced once may stay gathered over the step */
+    r.gathers = s->reshard_after_forward ? 2 * steps : r.reductions;
+    return r;
+}
+
+/* All of the step as one stretch. */
+static int64_t whole_ps(const smp_job *job, const beside *b, const smp_chain *chain,
+                        const mesh_part *part)
+{
+    const rounds r = rounds_of(job);
+    const traffic *sum = &part->traffic;
+    int64_t work_ps[SMP_LINKS];
+    int64_t ends_ps[SMP_LINKS];
+    for (int l = 0; l < SMP_LINKS; l++) {
+        work_ps[l] = sum->gathers_on[l] * r.gathers +
+                     (sum->scatters_on[l] + sum->sums_on[l]) * r.reductions;
+        ends_ps[l] = sum->first_on[l] + sum->last_on[l];
+    }
+    const int64_t streams = larger(sum->gathers * r.gathers,
+                                   larger(sum->scatters, sum->sums) * r.reductions);
+    return larger(stretch_ps(b, &chain->whole, work_ps, ends_ps, part->update_ps), streams);
+}
+
+/* Forward and backward of each micro-batch one after the other.  What is gathered for forward
+ * must be there before backward begins, and what is gathered for backward and reduced comes
+ * after that, but for two layers: rings of gathered parameters and of gradients have two
+ * slots, so that no stream is further ahead or behind.  The last micro-batch ends when
+ * everything is reduced. */
+static int64_t stretches_ps(const smp_job *job, const beside *b, const smp_chain *chain,
+                            const mesh_part *part)
+{
+    const bool again = job->settings.reshard_after_forward;
+    const bool every = job->settings.accumulation == SMP_ACCUMULATION_EVERY;
+    const traffic *sum = &part->traffic;
+    const int64_t none[SMP_LINKS] = {0};
+    int64_t total = 0;
+    for (int n = 0; n < 3; n++) {
+        const bool is_first = n == 0 || (n == 2 && job->micro_batches == 1);
+        const int64_t times = n != 1 ? 1 : (int64_t)job->micro_batches - 2;
+        int64_t up[SMP_LINKS];
+        int64_t down[SMP_LINKS];
+        if (times <= 0 || (n == 0 && job->micro_batches == 1)) {
+            continue;
+        }
+        for (int l = 0; l < SMP_LINKS; l++) {
+            const bool gathers = is_first || again || every;
+            const int64_t ahead = is_first ? 0 : sum->two_gathers;
+            up[l] = gathers ? larger(0, sum->gathers_on[l] - ahead) : 0;
+            down[l] = again ? larger(0, sum->gathers_on[l] - sum->two_gathers) : 0;
+            if (n == 2) {
+                down[l] += sum->scatters_on[l] + sum->sums_on[l];
+            } else if (every) {
+                down[l] += larger(0, sum->scatters_on[l] - sum->two_scatters);
+            }
+        }
+        total += times * (stretch_ps(b, &chain->part[n][0], up,
+                                     is_first ? sum->first_on : none, 0) +
+                          stretch_ps(b, &chain->part[n][1], down,
+                                     n == 2 ? sum->last_on : none,
+                                     n == 2 ? part->update_ps : 0));
+    }
+    return total;
+}
+
 /* Bound of everything that parameters need: see the head of this file. */
 static int64_t mesh_time(const smp_job *job, const smp_chain *chain, const mesh_part *part)
 {
-    const smp_settings *s = &job->settings;
-    const traffic *sum = &part->traffic;
-    const int64_t steps = (int64_t)job->micro_batches;
-    const int64_t reductions = s->accumulation == SMP_ACCUMULATION_EVERY ? steps : 1;
-    /* what is reduced once may stay gathered over the step */
-    const int64_t gathers = s->reshard_after_forward ? 2 * steps : reductions;
     const beside b = beside_of(job->profile);
-    int64_t ends_ps = part->update_ps;
-    int64_t work_ps[SMP_LINKS];
-    int64_t free_ps[SMP_LINKS];
-    int64_t most = larger(sum->gathers * gathers,
-                          larger(sum->scatters * reductions, sum->sums * reductions));
-    for (int l = 0; l < SMP_LINKS; l++) {
-        const int other = SMP_LINKS - 1 - l;
-        work_ps[l] = sum->gathers_on[l] * gathers + sum->reductions_on[l] * reductions;
-        free_ps[l] = chain->link_ps[other] + sum->ends_on[other];
-        ends_ps += sum->ends_on[l];
-        most = b.shared ? larger(most, work_ps[l] + chain->link_ps[l]) : most;
-    }
-    return larger(chain->path_ps + ends_ps + (b.shared ? delay_ps(&b, work_ps, free_ps) : 0),
-                  most);
+    return larger(whole_ps(job, &b, chain, part), stretches_ps(job, &b, chain, part));
 }
 
 smp_status smp_bound_time(smp_bounds *bounds, const smp_job *job, bool mesh, smp_errors *errors,
@@ -410,8 +494,8 @@ smp_status smp_bound_time(smp_bounds *bounds, const smp_job *job, bool mesh, smp
     if (st != SMP_OK) {
         return st;
     }
-    *bound_ps_p = chain.path_ps;
-    if (mesh && s->sharding == SMP_SHARDING_FULL && s->hybrid_shard_degree > 1) {
+    *bound_ps_p = chain.whole.path_ps;
+    if (mesh && s->sharding == SMP_SHARDING_FULL) {
         st = need_traffic(bounds, job, errors, part);
         *bound_ps_p = st == SMP_OK ? mesh_time(job, &chain, part) : 0;
     }

@@ -215,36 +215,66 @@ static int64_t *sum_links(const smp_program *program, const int64_t *duration_ps
     return sums;
 }
 
+static void add_stretch(smp_stretch *sum, const smp_stretch *more, int64_t times)
+{
+    sum->path_ps += more->path_ps * times;
+    for (int l = 0; l < SMP_LINKS; l++) {
+        sum->link_ps[l] += more->link_ps[l] * times;
+        sum->inside_ps[l] += more->inside_ps[l] * times;
+    }
+}
+
+/* Which micro-batch of a chain one of the program's is. */
+static int number_of(const smp_program *program, uint32_t micro_batch)
+{
+    return micro_batch + 1 == program->micro_batches ? 2 : (int)micro_batch;
+}
+
 void smp_chain_measure(const smp_program *program, const int64_t *duration_ps,
                        uint64_t micro_batches, smp_arena *scratch, smp_chain *chain_p)
 {
     walker w;
     const smp_instance *before = NULL;
-    smp_chain sum = {0};
-    smp_chain start[3] = {{0}}; /* of each micro-batch */
+    smp_stretch *at = NULL;
+    smp_chain chain = {.whole = {0}};
+    int64_t waiting_ps[SMP_LINKS] = {0};
     const int64_t *links = sum_links(program, duration_ps, scratch);
     init(&w, program, duration_ps, scratch);
     for (uint32_t i = 0; i < program->n_instance; i++) {
         const smp_instance *it = &program->order[i];
-        if (w.anchor[it->segment] == NONE) {
+        const uint32_t anchor = w.anchor[it->segment];
+        if (anchor == NONE) {
             continue;
         }
-        sum.path_ps += before ? link_ps(&w, before, it) : 0;
-        if (!before || it->micro_batch != before->micro_batch) {
-            start[it->micro_batch] = sum;
+        if (before) {
+            at->path_ps += link_ps(&w, before, it);
         }
+        const bool starts = !before || it->micro_batch != before->micro_batch;
+        smp_stretch *parts = chain.part[number_of(program, it->micro_batch)];
+        const bool backward = program->tasks[anchor].phase != SMP_PHASE_FORWARD;
+        smp_stretch *left = at;
+        if (starts || backward) { /* once backward has begun, it goes on */
+            at = &parts[!starts];
+        }
+        /* the last instance of a stretch may end after it, the first has begun before it */
         for (int l = 0; l < SMP_LINKS; l++) {
-            sum.link_ps[l] += links[it->segment * SMP_LINKS + l];
+            const int64_t own_ps = links[it->segment * SMP_LINKS + l];
+            at->inside_ps[l] += left == at ? waiting_ps[l] : 0;
+            waiting_ps[l] = left == at ? own_ps : 0;
+            at->link_ps[l] += own_ps;
+            if (left && left != at) {
+                left->link_ps[l] += own_ps;
+            }
         }
         before = it;
     }
-    sum.path_ps += before ? tail_ps(&w, before) : 0;
-    if (micro_batches > program->micro_batches) {
-        const int64_t more = (int64_t)(micro_batches - 3);
-        sum.path_ps += (start[2].path_ps - start[1].path_ps) * more;
-        for (int l = 0; l < SMP_LINKS; l++) {
-            sum.link_ps[l] += (start[2].link_ps[l] - start[1].link_ps[l]) * more;
-        }
+    if (before) {
+        at->path_ps += tail_ps(&w, before);
     }
-    *chain_p = sum;
+    for (int n = 0; n < 3; n++) {
+        const int64_t times = n == 1 ? (micro_batches > 2 ? (int64_t)micro_batches - 2 : 0) : 1;
+        add_stretch(&chain.whole, &chain.part[n][0], times);
+        add_stretch(&chain.whole, &chain.part[n][1], times);
+    }
+    *chain_p = chain;
 }

@@ -22,10 +22,19 @@ bool smp_chain_has(const smp_task *task);
 /* Links that a collective can use. */
 typedef enum smp_link { SMP_LINK_IN_NODE, SMP_LINK_BETWEEN, SMP_LINKS } smp_link;
 
-typedef struct smp_chain {
+/* A part of the step: forward with the loss, or backward, of one micro-batch. */
+typedef struct smp_stretch {
     int64_t path_ps;
-    /* time alone of all collectives that can be on the path, whether they are or not */
-    int64_t link_ps[SMP_LINKS];
+    /* time alone of the collectives that can be on the path, whether they are or not: all of
+     * the stretch, and those that neither begin before it nor end after it */
+    int64_t link_ps[SMP_LINKS], inside_ps[SMP_LINKS];
+} smp_stretch;
+
+typedef struct smp_chain {
+    smp_stretch whole;
+    /* first, each in the middle, last micro-batch; with one it is the last, and the first is
+     * zero; [0] until backward begins, [1] from then on */
+    smp_stretch part[3][2];
 } smp_chain;
 
 /* The path of a step of `micro_batches`; the program has the same job's first three, or all if

@@ -49,11 +49,13 @@ static smp_job with_micro_batches(const smp_job *job, uint64_t n)
     return out;
 }
 
-static smp_status simulate(const smp_job *job, smp_errors *errors, smp_step **step_p,
-                           smp_simulation **simulation_p)
+/* `safety`: the report says what the memory plan pays for overlap. */
+static smp_status simulate(const smp_job *job, bool safety, smp_errors *errors,
+                           smp_step **step_p, smp_simulation **simulation_p)
 {
     smp_step *step = NULL;
-    smp_status st = smp_step_lower(job, errors, &step);
+    smp_status st = safety ? smp_step_lower(job, errors, &step)
+                           : smp_step_lower_arena(job, errors, &step);
     if (st != SMP_OK) {
         return st;
     }
@@ -71,7 +73,7 @@ smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors, smp_report
     smp_step *step = NULL;
     smp_simulation *simulation = NULL;
     const smp_job expected = with_expected_rows(job);
-    const smp_status st = simulate(&expected, errors, &step, &simulation);
+    const smp_status st = simulate(&expected, true, errors, &step, &simulation);
     if (st == SMP_OK) {
         *report_p = *smp_simulation_report(simulation);
         smp_simulation_destroy(simulation);
@@ -235,14 +237,17 @@ typedef struct trial {
     int64_t alone_ps, alone_shift_ps;
 } trial;
 
-/* Simulates n micro-batches; `alone`: once more as if nothing slowed anything. */
-static smp_status try_micro_batches(const smp_job *job, uint64_t n, bool alone,
+/* What is asked for beside time and memory: parts, and the time where nothing slows. */
+typedef struct wanted { bool parts, alone; } wanted;
+
+/* Simulates n micro-batches. */
+static smp_status try_micro_batches(const smp_job *job, uint64_t n, wanted how,
                                     smp_errors *errors, trial *out)
 {
     const smp_job fewer = with_micro_batches(job, n);
     smp_step *step = NULL;
     smp_simulation *simulation = NULL;
-    smp_status st = simulate(&fewer, errors, &step, &simulation);
+    smp_status st = simulate(&fewer, how.parts, errors, &step, &simulation);
     if (st != SMP_OK) {
         return st;
     }
@@ -250,7 +255,7 @@ static smp_status try_micro_batches(const smp_job *job, uint64_t n, bool alone,
     out->steady = is_steady(simulation, n, &out->shift_ps);
     out->alone_ps = out->report.step_ps;
     out->alone_shift_ps = out->shift_ps;
-    if (alone && simulation->overlaps) {
+    if (how.alone && simulation->overlaps) {
         st = smp_simulation_alone(simulation, errors, &out->alone_ps);
         if (!is_steady(simulation, n, &out->alone_shift_ps)) {
             out->alone_shift_ps = 0; /* more micro-batches end no earlier */
@@ -264,11 +269,11 @@ static smp_status try_micro_batches(const smp_job *job, uint64_t n, bool alone,
 smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
                         smp_report *report_p, int64_t *alone_ps_p, uint64_t *micro_batches_p)
 {
-    const bool alone = alone_ps_p != NULL;
+    const wanted how = {parts, alone_ps_p != NULL};
     uint64_t n = FEWEST < job->micro_batches ? FEWEST : job->micro_batches;
     trial last;
     for (;;) {
-        const smp_status st = try_micro_batches(job, n, alone, errors, &last);
+        const smp_status st = try_micro_batches(job, n, how, errors, &last);
         if (st != SMP_OK) {
             return st;
         }
@@ -290,7 +295,7 @@ smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
         last.alone_ps += last.alone_shift_ps * (int64_t)(job->micro_batches - n);
     }
     *report_p = last.report;
-    if (alone) {
+    if (how.alone) {
         *alone_ps_p = last.alone_ps;
     }
     if (micro_batches_p) {

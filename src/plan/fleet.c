@@ -11,12 +11,14 @@
 #include "config.h"
 
 #include "plan/fleet.h"
+#include "plan/front.h"
 
 #include "base/numeric.h"
 #include "base/text.h"
 #include "model/model.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* -------------------------------------------------------------------- inputs */
@@ -321,6 +323,36 @@ static smp_status bound_all(smp_fleet *fleet, smp_errors *errors)
     return st;
 }
 
+uint32_t smp_fleet_shown(const smp_fleet *fleet)
+{
+    return fleet->n_ranked < top_of(fleet) ? fleet->n_ranked : top_of(fleet);
+}
+
+/* The fronts of those that are shown, as one of runs: their time, memory and money (GPU hours
+ * where no cluster has a price). */
+static smp_status find_front(smp_fleet *fleet, smp_errors *errors)
+{
+    for (uint32_t i = 0; i < smp_fleet_shown(fleet); i++) {
+        const smp_candidate *c = fleet->ranked[i];
+        smp_bounds *bounds = smp_bounds_create();
+        const smp_status st = smp_front_find(c->plan, bounds, &c->job, errors);
+        smp_bounds_destroy(bounds);
+        if (st != SMP_OK) {
+            return st;
+        }
+        for (size_t k = 0; k < c->plan->front.n; k++) {
+            smp_front_point p = c->plan->front.at[k];
+            const smp_bill bill = smp_fleet_bill(fleet, c, p.found.report.step_ps);
+            p.time_s = bill.seconds;
+            p.cost = fleet->currency ? bill.money : bill.gpu_hours;
+            p.cost = isnan(p.cost) ? (double)INFINITY : p.cost;
+            smp_front_add(&fleet->front, &p);
+        }
+    }
+    smp_front_sort(&fleet->front);
+    return SMP_OK;
+}
+
 static smp_status run(smp_fleet *fleet, const smp_offer *offers, smp_errors *errors)
 {
     smp_status st = bound_all(fleet, errors);
@@ -329,6 +361,9 @@ static smp_status run(smp_fleet *fleet, const smp_offer *offers, smp_errors *err
     }
     if (st == SMP_OK && fleet->n_ranked == 0) {
         return explain_nothing(fleet, offers, errors);
+    }
+    if (st == SMP_OK && fleet->options.plan.front) {
+        st = find_front(fleet, errors);
     }
     return st == SMP_OK ? smp_plan_explain(fleet->ranked[0]->plan, errors) : st;
 }
@@ -361,6 +396,7 @@ void smp_fleet_destroy(smp_fleet *fleet)
         for (uint32_t i = 0; i < fleet->n_candidate; i++) {
             smp_plan_destroy(fleet->candidates[i].plan);
         }
+        free(fleet->front.at);
         smp_arena_destroy(fleet->arena);
     }
 }

@@ -44,10 +44,13 @@ struct smp_fleet {
     smp_candidate **ranked;    /* those FOUND that meet the limits, best first */
     uint32_t n_ranked;
     smp_candidate *nearest;    /* when none does: the one that misses them least */
+    smp_front front;           /* over the ranked ones that are shown, of runs and money */
     smp_search_info info;      /* summed over the searches */
     uint32_t searched;         /* candidates whose space was searched */
 };
 
+/* Ranked candidates that are shown: as many as were asked for, which are the exact best. */
+uint32_t smp_fleet_shown(const smp_fleet *fleet);
 /* Every number of GPUs of an offer as candidates without bounds. */
 void smp_fleet_list(smp_fleet *fleet, const smp_offer *offers, size_t n_offer);
 /* Fills in the least that a candidate can cost, or why it is none. */

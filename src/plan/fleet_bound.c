@@ -195,7 +195,7 @@ smp_status smp_fleet_bound(const smp_fleet *fleet, smp_bounds *bounds,
 {
     const double memory = candidate->job.cluster->memory_bytes.value;
     const uint64_t limit = (uint64_t)(memory * (1 - fleet->options.plan.margin_frac));
-    smp_plan_space *space = smp_plan_space_create(&candidate->job);
+    smp_plan_space *space = smp_plan_space_create(&candidate->job, fleet->options.plan.fine);
     smp_point point = {{0}};
     smp_status st = SMP_OK;
     int64_t least_ps = INT64_MAX;

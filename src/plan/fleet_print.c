@@ -20,13 +20,6 @@
 
 enum { SECONDS_PER_DAY = 86400 };
 
-/* Those that are shown: as many as were asked for, which are the exact best. */
-static uint32_t n_shown(const smp_fleet *fleet)
-{
-    const uint32_t top = fleet->options.plan.top > 0 ? fleet->options.plan.top : 5;
-    return fleet->n_ranked < top ? fleet->n_ranked : top;
-}
-
 static const smp_found *found_of(const smp_candidate *candidate)
 {
     return &candidate->plan->found[0];
@@ -56,7 +49,7 @@ static smp_standing reason_of(const smp_fleet *fleet, const smp_candidate *candi
 
 static bool is_shown(const smp_fleet *fleet, const smp_candidate *candidate)
 {
-    for (uint32_t i = 0; i < n_shown(fleet); i++) {
+    for (uint32_t i = 0; i < smp_fleet_shown(fleet); i++) {
         if (fleet->ranked[i] == candidate) {
             return true;
         }
@@ -138,7 +131,7 @@ static void put_head(const smp_fleet *fleet, FILE *stream)
 
 static void put_table(const smp_fleet *fleet, FILE *stream)
 {
-    const uint32_t n = n_shown(fleet);
+    const uint32_t n = smp_fleet_shown(fleet);
     const smp_found **found = SMP_ARENA_ARRAY(fleet->arena, n, const smp_found *);
     put_head(fleet, stream);
     for (uint32_t i = 0; i < n; i++) {
@@ -193,7 +186,8 @@ static void put_recommendation(const smp_fleet *fleet, FILE *stream)
     const bool limits = fleet->options.within_s > 0 || fleet->options.budget > 0;
     char money[16];
     smp_text text = {0};
-    smp_text_add(&text, "Recommended: %u GPUs of %s, the %s%s", c->gpus, c->job.cluster->name,
+    smp_text_add(&text, "Recommended: %u GPU%s of %s, the %s%s", c->gpus,
+                 c->gpus == 1 ? "" : "s", c->job.cluster->name,
                  best[fleet->options.plan.objective], limits ? " that meets the limits" : "");
     if (has_run(fleet)) {
         smp_text_add(&text, ": %.2f days", c->bill.seconds / SECONDS_PER_DAY);
@@ -208,7 +202,7 @@ static void put_recommendation(const smp_fleet *fleet, FILE *stream)
     fputc('\n', stream);
     smp_put_sentence(stream, text.data);
     smp_text_free(&text);
-    for (uint32_t i = 1; i < n_shown(fleet); i++) {
+    for (uint32_t i = 1; i < smp_fleet_shown(fleet); i++) {
         put_against(fleet, i, stream);
     }
 }
@@ -314,6 +308,7 @@ static void print_text(const smp_fleet *fleet, FILE *stream)
         put_nearest(fleet, stream);
     }
     put_others(fleet, stream);
+    smp_put_front(&fleet->front, fleet->currency, true, stream);
     if (fleet->n_ranked > 0) {
         smp_put_why(fleet->ranked[0]->plan, stream);
     }
@@ -386,7 +381,7 @@ static void print_json(const smp_fleet *fleet, FILE *stream)
     smp_out_object(&out, NULL);
     out_job(&out, fleet);
     smp_out_array(&out, "alternatives");
-    for (uint32_t i = 0; i < n_shown(fleet); i++) {
+    for (uint32_t i = 0; i < smp_fleet_shown(fleet); i++) {
         out_candidate(&out, NULL, fleet, fleet->ranked[i], true);
     }
     smp_out_end_array(&out);
@@ -402,6 +397,9 @@ static void print_json(const smp_fleet *fleet, FILE *stream)
     smp_out_end_array(&out);
     if (fleet->n_ranked > 0) {
         smp_out_why(&out, fleet->ranked[0]->plan);
+    }
+    if (fleet->options.plan.front) {
+        smp_out_front(&out, &fleet->front, true);
     }
     smp_out_object(&out, "search");
     smp_out_u64(&out, "gpu_counts", fleet->n_candidate);

@@ -237,7 +237,7 @@ smp_status smp_front_find(smp_plan *plan, smp_bounds *bounds, const smp_job *job
     finder f = {.plan = plan, .bounds = bounds, .errors = errors};
     f.limit_bytes =
         (uint64_t)(job->cluster->memory_bytes.value * (1 - plan->options.margin_frac));
-    f.space = smp_plan_space_create(job);
+    f.space = smp_plan_space_create(job, plan->options.fine);
     smp_status st = list_parts(&f);
     for (size_t i = 0; i < f.n_part && st == SMP_OK; i++) {
         st = visit(&f, &f.parts[i].first, &f.parts[i].first_ps);
@@ -258,6 +258,7 @@ const char *smp_front_name(const smp_job *job, char text[96])
     char checkpointing[32];
     char offload[24] = "";
     char experts[24] = "";
+    char chunks[16] = "";
     (void)smp_settings_get(s, "checkpointing", checkpointing, sizeof checkpointing);
     if (s->offload) {
         snprintf(offload, sizeof offload, " off %u", s->activation_loading_horizon);
@@ -265,8 +266,11 @@ const char *smp_front_name(const smp_job *job, char text[96])
     if (s->expert_parallel_degree > 1) {
         snprintf(experts, sizeof experts, " ep %u", s->expert_parallel_degree);
     }
-    snprintf(text, 96, "tp %u%s shard %u mb %u %s%s%s", s->tensor_parallel_degree, experts,
-             s->hybrid_shard_degree, s->micro_batch, checkpointing, offload,
+    if (s->loss_chunks > 1) {
+        snprintf(chunks, sizeof chunks, " lc %u", s->loss_chunks);
+    }
+    snprintf(text, 96, "tp %u%s shard %u mb %u %s%s%s%s", s->tensor_parallel_degree, experts,
+             s->hybrid_shard_degree, s->micro_batch, checkpointing, offload, chunks,
              s->reshard_after_forward ? "" : " kept");
     return text;
 }

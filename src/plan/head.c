@@ -122,7 +122,7 @@ static smp_job cut_down(const smp_job *job, const head_key *key, smp_arena *aren
     smp_job few = on_few_nodes(job, arena);
     smp_settings *s = &few.settings;
     s->offload = false;
-    s->loss_chunks = 1; /* chunks only add launches */
+    s->loss_chunks = 1; /* chunks only add launches to compute */
     s->prefetch = SMP_PREFETCH_BACKWARD_PRE;
     s->forward_prefetch = true;
     few.micro_batches = key->micro_batches;
@@ -229,6 +229,21 @@ static void price(smp_heads *heads, const smp_job *job, const smp_placement *exp
     }
 }
 
+/* Reductions of one chunk of the loss run beside the next one: with chunks none of them may
+ * be waited for. */
+static void drop_loss_sums(const smp_program *program, int64_t *duration_ps)
+{
+    for (uint32_t s = 0; s < program->n_segment; s++) {
+        const smp_segment *segment = &program->segments[s];
+        if (strncmp(segment->name, "head", 4) != 0) {
+            continue;
+        }
+        for (uint32_t t = segment->task0; t < segment->task0 + segment->n_task; t++) {
+            duration_ps[t] = program->tasks[t].comm != SMP_NO_COMM ? 0 : duration_ps[t];
+        }
+    }
+}
+
 smp_status smp_head_chain(smp_heads *heads, const smp_job *job,
                           const smp_placement *experts, smp_errors *errors,
                           smp_chain *chain_p)
@@ -253,6 +268,7 @@ smp_status smp_head_chain(smp_heads *heads, const smp_job *job,
         int64_t *duration_ps =
             SMP_ARENA_ARRAY(heads->arena, heads->program->n_task, int64_t);
         price(heads, job, experts, duration_ps);
+        drop_loss_sums(heads->program, duration_ps);
         smp_chain_measure(heads->program, duration_ps, job->micro_batches, heads->arena,
                           &at->chain);
         smp_arena_reset(heads->arena, mark);

@@ -29,8 +29,9 @@ typedef enum smp_dim {
     SMP_DIM_ACCUMULATION, SMP_DIM_EXCHANGE,
     /* mesh */
     SMP_DIM_SHARD, SMP_DIM_LAYOUT, SMP_DIM_ORDER, SMP_DIM_RESHARD,
+    SMP_DIM_CHUNKS,
     /* leaf */
-    SMP_DIM_OFFLOAD, SMP_DIM_CHUNKS, SMP_DIM_PREFETCH,
+    SMP_DIM_OFFLOAD, SMP_DIM_PREFETCH,
     SMP_DIMS,
     SMP_DIM_MESH = SMP_DIM_SHARD,
     SMP_DIM_LEAF = SMP_DIM_OFFLOAD
@@ -45,6 +46,7 @@ typedef struct smp_choice {
 typedef struct smp_plan_space {
     smp_arena *arena;
     const smp_job *job;      /* model, cluster, profile, batch and pins */
+    bool fine;
     smp_choice *choices[SMP_DIMS];
     uint32_t n_choice[SMP_DIMS];
     bool pinned[SMP_DIMS];
@@ -53,8 +55,9 @@ typedef struct smp_plan_space {
 
 typedef struct smp_point { uint32_t digit[SMP_DIMS]; } smp_point;
 
-/* `job` is borrowed. */
-smp_plan_space *smp_plan_space_create(const smp_job *job);
+/* `job` is borrowed.  `fine`: every number of checkpointed layers instead of quarters, and
+ * 1, 2, 4, 8 and 16 chunks of the loss instead of 1 and 8. */
+smp_plan_space *smp_plan_space_create(const smp_job *job, bool fine);
 void smp_plan_space_destroy(smp_plan_space *space);
 /* Next point in the order of codes, changing only digits low..high-1; false after the last,
  * when those digits are zero again. */
@@ -90,8 +93,8 @@ uint32_t smp_expert_shards(const smp_settings *settings);
 
 /* Exact step time and memory of a resolved job.  Simulates few micro-batches and extends
  * them when each repeats the one before it shifted in time (evaluate.c).  Time parts are exact
- * when `parts`; otherwise they are those of what was simulated.  Both outputs may be NULL:
- * `alone_ps_p` a lower bound of the step where nothing slows anything, exact where it repeats;
+ * when `parts`; otherwise they are those of what was simulated, and safety_bytes is 0.  Both
+ * outputs may be NULL: `alone_ps_p` a lower bound of the step where nothing slows anything, exact where it repeats;
  * `micro_batches_p` how many were simulated. */
 SMP_CHECK smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
                                   smp_report *report_p, int64_t *alone_ps_p,

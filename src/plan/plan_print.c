@@ -267,8 +267,13 @@ void smp_put_front(const smp_front *front, const char *currency, bool run, FILE 
     size_t picked[SMP_FRONT_PICKED];
     const size_t n = smp_front_pick(front, picked);
     char price[32];
+    bool clusters = false; /* of more than one cluster */
     if (front->n == 0) {
         return;
+    }
+    for (size_t i = 1; i < front->n; i++) {
+        clusters = clusters || strcmp(front->at[i].found.job.cluster->name,
+                                      front->at[0].found.job.cluster->name) != 0;
     }
     snprintf(price, sizeof price, run ? "%s" : "%s/1e9 tok", currency ? currency : "cost");
     fprintf(stream, "\nFront: nothing else is as good in time, memory and cost (%zu of %zu)\n"
@@ -279,12 +284,15 @@ void smp_put_front(const smp_front *front, const char *currency, bool run, FILE 
         const double cost = run ? p->cost : p->found.report.cost_per_billion_tokens;
         char name[96];
         char money[24] = "-";
-        if (cost > 0 && currency) {
+        if (cost > 0 && isfinite(cost) && currency) {
             snprintf(money, sizeof money, "%.2f", cost);
         }
         fprintf(stream, " %c %5u %10s %10s %13s  %.34s\n", (char)('a' + i), p->found.job.world,
                 smp_show_seconds(p->time_s), smp_show_bytes(p->peak_bytes), money,
                 smp_front_name(&p->found.job, name));
+        if (clusters) {
+            fprintf(stream, "%47s%s\n", "", p->found.job.cluster->name);
+        }
     }
 }
 

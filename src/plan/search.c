@@ -442,7 +442,7 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
 {
     smp_arena *arena = smp_arena_create();
     search s = {.plan = plan, .errors = errors, .bounds = bounds, .top = top_of(plan)};
-    s.space = smp_plan_space_create(job);
+    s.space = smp_plan_space_create(job, plan->options.fine);
     s.found = SMP_ARENA_ARRAY(arena, top_of(plan), smp_found);
     s.limit_bytes = limit_of(plan, job);
     const uint64_t points = count_points(s.space);
@@ -518,20 +518,20 @@ static smp_status search_all(smp_plan *plan, smp_bounds *bounds, smp_errors *err
 static bool is_lean_head(const smp_plan_space *space, const smp_point *point)
 {
     return point->digit[SMP_DIM_MICRO] == 0 &&
+           point->digit[SMP_DIM_CHUNKS] == space->n_choice[SMP_DIM_CHUNKS] - 1 &&
            point->digit[SMP_DIM_CHECKPOINTING] == space->n_choice[SMP_DIM_CHECKPOINTING] - 1;
 }
 
 static bool is_lean_leaf(const smp_plan_space *space, const smp_point *point)
 {
     const uint32_t offload = point->digit[SMP_DIM_OFFLOAD];
-    return (offload == 0 || offload == space->n_choice[SMP_DIM_OFFLOAD] - 1) &&
-           point->digit[SMP_DIM_CHUNKS] == space->n_choice[SMP_DIM_CHUNKS] - 1;
+    return offload == 0 || offload == space->n_choice[SMP_DIM_OFFLOAD] - 1;
 }
 
 typedef struct lean { smp_found found; uint64_t excess_bytes; bool any; } lean;
 
-/* A lean point, by the least that it can lack. */
-typedef struct lean_item { uint64_t excess_bytes, code; smp_point point; } lean_item;
+/* A lean point, by the least that it can lack, and by the least peak on the device. */
+typedef struct lean_item { uint64_t excess_bytes, bytes, code; smp_point point; } lean_item;
 typedef struct lean_items { lean_item *items; size_t n, room; } lean_items;
 
 static int compare_lean(const void *left, const void *right)
@@ -540,6 +540,9 @@ static int compare_lean(const void *left, const void *right)
     const lean_item *b = right;
     if (a->excess_bytes != b->excess_bytes) {
         return a->excess_bytes < b->excess_bytes ? -1 : 1;
+    }
+    if (a->bytes != b->bytes) {
+        return a->bytes < b->bytes ? -1 : 1;
     }
     return (a->code > b->code) - (a->code < b->code);
 }
@@ -564,11 +567,13 @@ static smp_status add_lean(const smp_plan *plan, smp_bounds *bounds,
         if (st != SMP_OK) {
             return st;
         }
-        const uint64_t excess = bytes > limit ? bytes - limit : 0;
+        const uint64_t on_host = host_excess(space->job);
+        const uint64_t on_device = bytes > limit ? bytes - limit : 0;
+        const uint64_t excess = on_device > on_host ? on_device : on_host;
         if (excess < below) {
             SMP_GROW(all->items, all->n, all->room);
             all->items[all->n++] =
-                (lean_item){excess, smp_plan_space_code(space, &point), point};
+                (lean_item){excess, bytes, smp_plan_space_code(space, &point), point};
         }
     } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
     return SMP_OK;
@@ -594,7 +599,9 @@ static smp_status try_lean(const smp_plan *plan, const smp_plan_space *space,
     for (size_t i = 0; i < all->n && best->excess_bytes > least; i++) {
         lean candidate = {.found.code = all->items[i].code, .any = true};
         smp_found *found = &candidate.found;
-        if (all->items[i].excess_bytes > best->excess_bytes) {
+        if (all->items[i].excess_bytes > best->excess_bytes ||
+            (best->any && all->items[i].excess_bytes == best->excess_bytes &&
+             all->items[i].bytes > best->found.report.memory.peak_bytes)) {
             break;
         }
         if (!smp_plan_space_job(space, &all->items[i].point, &found->job)) {
@@ -617,7 +624,7 @@ static smp_status try_lean(const smp_plan *plan, const smp_plan_space *space,
 static smp_status find_leanest(const smp_plan *plan, smp_bounds *bounds, const smp_job *job,
                                uint64_t below, smp_errors *errors, lean *best)
 {
-    smp_plan_space *space = smp_plan_space_create(job);
+    smp_plan_space *space = smp_plan_space_create(job, plan->options.fine);
     smp_point point = {{0}};
     lean_items all = {0};
     smp_status st = SMP_OK;
@@ -707,6 +714,10 @@ static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_e
     }
     if (!best.any) {
         return explain_empty(plan, errors);
+    }
+    st = smp_evaluate(&best.found.job, true, errors, &best.found.report, NULL, NULL);
+    if (st != SMP_OK) {
+        return st;
     }
     plan->has_nearest = true;
     plan->nearest = best.found;

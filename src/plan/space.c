@@ -162,19 +162,15 @@ static void add_checkpointing(smp_plan_space *space)
         space->pinned[SMP_DIM_CHECKPOINTING] = true;
         return;
     }
-    smp_choice choices[8] = {
-        {0, SMP_CHECKPOINTING_NONE},
-        {0, SMP_CHECKPOINTING_SELECTIVE_ATTENTION},
-        {0, SMP_CHECKPOINTING_SELECTIVE_OP},
-    };
-    uint32_t n = 3;
     const uint32_t n_layer = job->model->n_layer;
-    uint32_t last = 0;
-    for (uint32_t quarter = 1; quarter <= 3; quarter++) {
-        const uint32_t k = n_layer * quarter / 4;
-        if (k > last && k < n_layer) {
+    smp_choice *choices = SMP_ARENA_ARRAY(space->arena, 3 + (size_t)n_layer, smp_choice);
+    uint32_t n = 0;
+    choices[n++] = (smp_choice){0, SMP_CHECKPOINTING_NONE};
+    choices[n++] = (smp_choice){0, SMP_CHECKPOINTING_SELECTIVE_ATTENTION};
+    choices[n++] = (smp_choice){0, SMP_CHECKPOINTING_SELECTIVE_OP};
+    for (uint32_t k = 1; k < n_layer; k++) {
+        if (space->fine || k == n_layer / 4 || k == n_layer / 2 || k == n_layer * 3 / 4) {
             choices[n++] = (smp_choice){k, SMP_CHECKPOINTING_FIRST};
-            last = k;
         }
     }
     choices[n++] = (smp_choice){0, SMP_CHECKPOINTING_FULL};
@@ -231,13 +227,24 @@ static void add_sharding(smp_plan_space *space)
     }
 }
 
+/* Powers of two up to 16 that divide every sequence.  More chunks need less memory, and more
+ * launches; under tensor parallelism the reductions of one overlap with the next. */
 static void add_chunks(smp_plan_space *space)
 {
-    if (given(space->job, "loss_chunks")) {
-        pin(space, SMP_DIM_CHUNKS, space->job->settings.loss_chunks);
-    } else {
-        set_values(space, SMP_DIM_CHUNKS, (const uint32_t[]){1, 8}, 2);
+    const smp_job *job = space->job;
+    enum { MOST = 16 };
+    uint32_t values[5];
+    uint32_t n = 0;
+    if (given(job, "loss_chunks")) {
+        pin(space, SMP_DIM_CHUNKS, job->settings.loss_chunks);
+        return;
     }
+    for (uint32_t chunks = 1; chunks <= MOST && job->batch.seq_len % chunks == 0; chunks *= 2) {
+        if (space->fine || chunks == 1 || chunks == 8) {
+            values[n++] = chunks;
+        }
+    }
+    set_values(space, SMP_DIM_CHUNKS, values, n);
 }
 
 void smp_plan_space_destroy(smp_plan_space *space)
@@ -333,6 +340,7 @@ static void apply(const smp_plan_space *space, const smp_point *point, smp_setti
     s->hybrid_shard_degree = choice_value(space, point, SMP_DIM_SHARD);
     s->accumulation = (smp_accumulation)choice_value(space, point, SMP_DIM_ACCUMULATION);
     s->reshard_after_forward = choice_value(space, point, SMP_DIM_RESHARD) != 0;
+    s->loss_chunks = choice_value(space, point, SMP_DIM_CHUNKS);
     apply_leaf(space, point, s);
 }
 
@@ -499,12 +507,13 @@ bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp
            smp_plan_space_leaf(space, point, &mesh, job_p);
 }
 
-smp_plan_space *smp_plan_space_create(const smp_job *job)
+smp_plan_space *smp_plan_space_create(const smp_job *job, bool fine)
 {
     smp_arena *arena = smp_arena_create();
     smp_plan_space *space = SMP_ARENA_NEW(arena, smp_plan_space);
     space->arena = arena;
     space->job = job;
+    space->fine = fine;
     add_tensor(space);
     add_expert(space);
     add_micro_batch(space);

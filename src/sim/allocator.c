@@ -8,7 +8,7 @@
  * released behind the last one in issue order, as reference counts do; streams that used it
  * beside its own were recorded.
  *
- * Clocks.  The device runs as the simulation says.  The host issues one task every
+ * Clocks.  The device runs as the simulation says.  The host issues one kernel every
  * host_launch_s and runs ahead of it; it stands still at the end of each step, where the loss
  * is read, at a flush, and with limit_all_gathers before the all-gather that would make three
  * gathered units at once: until the older of the two is free (torch.distributed.fsdp keeps
@@ -23,6 +23,7 @@
 #include "sim/what_if.h"
 
 #include "base/numeric.h"
+#include "cost/stack.h"
 #include "step/order.h"
 
 #include <inttypes.h>
@@ -57,6 +58,7 @@ typedef struct replay {
     uint32_t *place0;
     place *places;
     uint32_t n_task;
+    int64_t *launch_ps;   /* by stored task: what the host takes to issue it */
 } replay;
 
 /* -------------------------------------------------------------------- tensors */
@@ -245,8 +247,17 @@ static void release_tensors(replay *r, smp_caching *caching, clocks *k, uint32_t
     }
 }
 
-static void replay_step(replay *r, smp_caching *caching, clocks *k, int64_t launch_ps,
-                        smp_allocator_row *row)
+static void price_launches(replay *r, smp_arena *arena)
+{
+    const double launch_s = r->simulation->job->profile->host_launch_s.value;
+    r->launch_ps = SMP_ARENA_ARRAY(arena, r->program->n_task, int64_t);
+    for (uint32_t t = 0; t < r->program->n_task; t++) {
+        r->launch_ps[t] = smp_ps_from_s(smp_cost_kernels(r->program, &r->program->tasks[t]) *
+                                        launch_s);
+    }
+}
+
+static void replay_step(replay *r, smp_caching *caching, clocks *k, smp_allocator_row *row)
 {
     const smp_program *program = r->program;
     for (uint32_t i = 0; i < program->n_instance; i++) {
@@ -255,7 +266,7 @@ static void replay_step(replay *r, smp_caching *caching, clocks *k, int64_t laun
             const uint32_t number = r->record0[i] + t;
             int64_t *stream_ps = &k->stream_ps[program->tasks[segment->task0 + t].stream];
             take_tensors(r, caching, k, number, row);
-            k->host_ps += launch_ps;
+            k->host_ps += r->launch_ps[segment->task0 + t];
             *stream_ps = k->offset_ps + r->records[number].end_ps;
             release_tensors(r, caching, k, number);
         }
@@ -268,8 +279,6 @@ static void replay_row(replay *r, uint64_t capacity_bytes, smp_allocator_row *ro
     const smp_caching_options options = {.capacity_bytes = capacity_bytes,
                                          .expandable = row->expandable};
     smp_caching *caching = smp_caching_create(&options);
-    const int64_t launch_ps =
-        smp_ps_from_s(r->simulation->job->profile->host_launch_s.value);
     clocks k = {.limited = row->limited};
     for (uint32_t b = 0; b < r->program->n_buffer; b++) {
         const smp_buffer *buffer = &r->program->buffers[b];
@@ -279,7 +288,7 @@ static void replay_row(replay *r, uint64_t capacity_bytes, smp_allocator_row *ro
     }
     for (uint32_t step = 0; step < STEPS; step++) {
         const smp_caching_stats before = smp_caching_stats_of(caching);
-        replay_step(r, caching, &k, launch_ps, row);
+        replay_step(r, caching, &k, row);
         const smp_caching_stats after = smp_caching_stats_of(caching);
         row->flushes = after.flushes - before.flushes;
         row->failures = after.failures - before.failures;
@@ -292,6 +301,55 @@ static void replay_row(replay *r, uint64_t capacity_bytes, smp_allocator_row *ro
     smp_caching_destroy(caching);
 }
 
+static void open_replay(replay *r, const smp_simulation *simulation, smp_arena *arena)
+{
+    const uint32_t c = simulation->fullest;
+    const smp_program *program = simulation->step->programs[c];
+    *r = (replay){.simulation = simulation, .program = program,
+                  .record0 = simulation->record0[c], .records = simulation->records[c],
+                  .n_task = simulation->record0[c][program->n_instance]};
+    find_tensors(r, arena);
+    price_launches(r, arena);
+}
+
+/* What the device has for the allocator. */
+static uint64_t capacity_of(const smp_simulation *simulation)
+{
+    const smp_memory *m = &simulation->report.memory;
+    const uint64_t taken_bytes = m->parts.context_bytes + m->parts.communication_bytes;
+    return m->capacity_bytes > taken_bytes ? m->capacity_bytes - taken_bytes : 0;
+}
+
+/* Under the settings that act, and PyTorch's default of no expandable segments. */
+static void warn_of_row(const smp_simulation *simulation, const smp_allocator_row *row,
+                        smp_errors *errors)
+{
+    const smp_settings *settings = &simulation->job->settings;
+    if (row->expandable || row->limited != settings->limit_all_gathers ||
+        !settings->fsdp_cache_flush_warnings || row->flushes == 0) {
+        return;
+    }
+    smp_warn(errors, NULL, "PyTorch's caching allocator %s %" PRIu64
+             " times a step (fsdp_cache_flush_warnings): %sraise hybrid_shard_degree or save "
+             "memory",
+             row->failures > 0 ? "finds no memory" : "flushes its cache",
+             row->failures > 0 ? row->failures : row->flushes,
+             row->limited ? "" : "set limit_all_gathers, ");
+}
+
+void smp_allocator_warn(const smp_simulation *simulation, smp_errors *errors)
+{
+    const smp_settings *settings = &simulation->job->settings;
+    smp_allocator_row row = {.limited = settings->limit_all_gathers};
+    smp_arena *arena = smp_arena_create();
+    replay r;
+    open_replay(&r, simulation, arena);
+    replay_row(&r, capacity_of(simulation), &row);
+    warn_of_row(simulation, &row, errors);
+    free(r.tensors);
+    smp_arena_destroy(arena);
+}
+
 smp_status smp_allocator_answer_find(const smp_simulation *simulation, const char *allocator,
                                      smp_errors *errors, smp_allocator_answer *answer_p)
 {
@@ -300,29 +358,16 @@ smp_status smp_allocator_answer_find(const smp_simulation *simulation, const cha
         return smp_fail(errors, SMP_INPUT, &where,
                         "'%s': must be caching, PyTorch's caching allocator", allocator);
     }
-    const smp_memory *m = &simulation->report.memory;
-    const uint32_t c = simulation->fullest;
-    const smp_program *program = simulation->step->programs[c];
-    const uint64_t taken_bytes = m->parts.context_bytes + m->parts.communication_bytes;
-    smp_allocator_answer answer = {
-        .capacity_bytes = m->capacity_bytes > taken_bytes ? m->capacity_bytes - taken_bytes : 0,
-        .arena_bytes = m->arena_bytes};
+    smp_allocator_answer answer = {.capacity_bytes = capacity_of(simulation),
+                                   .arena_bytes = simulation->report.memory.arena_bytes};
     smp_arena *arena = smp_arena_create();
-    replay r = {.simulation = simulation, .program = program,
-                .record0 = simulation->record0[c], .records = simulation->records[c],
-                .n_task = simulation->record0[c][program->n_instance]};
-    find_tensors(&r, arena);
+    replay r;
+    open_replay(&r, simulation, arena);
     answer.tensors = r.n_tensor;
     for (uint32_t i = 0; i < SMP_ALLOCATOR_ROWS; i++) {
         answer.rows[i] = (smp_allocator_row){.expandable = i / 2 == 1, .limited = i % 2 == 0};
         replay_row(&r, answer.capacity_bytes, &answer.rows[i]);
-        const bool acts = answer.rows[i].limited == simulation->job->settings.limit_all_gathers;
-        if (acts && !answer.rows[i].expandable && answer.rows[i].flushes > 0 &&
-            simulation->job->settings.fsdp_cache_flush_warnings) {
-            smp_warn(errors, NULL, "the caching allocator flushes its cache %" PRIu64
-                     " times a step: raise hybrid_shard_degree or save memory",
-                     answer.rows[i].flushes);
-        }
+        warn_of_row(simulation, &answer.rows[i], errors);
     }
     free(r.tensors);
     smp_arena_destroy(arena);

@@ -168,6 +168,22 @@ static inline uint32_t word_of(words *w, uint32_t rank)
     return w->word[rank % 4];
 }
 
+/* The words of n ranks; `word` has room for CHUNK + 8.  Ranks in a row are done at once. */
+static const uint32_t *chunk_words(uint64_t seed, const smp_apart_op *op,
+                                   const uint32_t *ranks, uint32_t n, uint32_t *word)
+{
+    words w = words_of(seed, op);
+    if (ranks[n - 1] - ranks[0] == n - 1) {
+        const uint32_t block = ranks[0] / 4;
+        smp_random4_many(seed, w.task, block, ranks[n - 1] / 4 - block + 1, word);
+        return word + ranks[0] % 4;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        word[i] = word_of(&w, ranks[i]);
+    }
+    return word;
+}
+
 static void add_durations(const run *r, const smp_apart_op *op, chunk part, int64_t *end_ps)
 {
     const smp_apart *a = r->apart;
@@ -175,9 +191,10 @@ static void add_durations(const run *r, const smp_apart_op *op, chunk part, int6
     const uint32_t *ranks = &a->rank_of[a->first[part.klass] + part.first];
     const double *lasting = &a->rank_factor[a->first[part.klass] + part.first];
     if (noise->kernel) {
-        words w = words_of(r->input->seed, op);
+        uint32_t word[CHUNK + 8];
+        const uint32_t *own = chunk_words(r->input->seed, op, ranks, part.n, word);
         for (uint32_t i = 0; i < part.n; i++) {
-            const double factor = smp_noise_factor(noise->kernel, word_of(&w, ranks[i]));
+            const double factor = smp_noise_factor(noise->kernel, own[i]);
             end_ps[i] += scaled(op->duration_ps, lasting[i] * factor);
         }
     } else if (noise->rank_factor) {

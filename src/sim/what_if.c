@@ -49,6 +49,11 @@ smp_status smp_what_ifs_find(const smp_simulation *simulation,
     if (status == SMP_OK) {
         status = find_runs(simulation, options, errors, w);
     }
+    const bool pytorch = simulation->step->programs[0]->host_launches;
+    if (status == SMP_OK && !options->allocator && pytorch &&
+        simulation->job->settings.fsdp_cache_flush_warnings) {
+        smp_allocator_warn(simulation, errors);
+    }
     if (status == SMP_OK && options->allocator) {
         status = smp_allocator_answer_find(simulation, options->allocator, errors,
                                            &w->allocator);

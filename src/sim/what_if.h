@@ -94,6 +94,9 @@ typedef struct smp_allocator_answer {
 SMP_CHECK smp_status smp_allocator_answer_find(const smp_simulation *simulation,
                                                const char *allocator, smp_errors *errors,
                                                smp_allocator_answer *answer_p);
+/* With fsdp_cache_flush_warnings: a warning where the step would flush the cache under the
+ * settings that act. */
+void smp_allocator_warn(const smp_simulation *simulation, smp_errors *errors);
 void smp_allocator_answer_text(const smp_allocator_answer *answer, smp_text *text);
 void smp_allocator_answer_out(const smp_allocator_answer *answer, smp_json_out *out);
 

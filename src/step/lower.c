@@ -1030,7 +1030,9 @@ static double state_bytes(const smp_settings *set)
     return compute + reduce + (set->precision == set->master ? 0 : master) + moments;
 }
 
-static smp_status lower_classes(smp_step *step, const smp_job *job, bool apart,
+typedef smp_status place_function(smp_program *program, smp_errors *errors);
+
+static smp_status lower_classes(smp_step *step, const smp_job *job, place_function *place,
                                 smp_errors *errors)
 {
     smp_status status = SMP_OK;
@@ -1043,8 +1045,7 @@ static smp_status lower_classes(smp_step *step, const smp_job *job, bool apart,
         status = smp_lower_rank(job, step->mesh, klass->representative, klass, step->arena,
                                 errors, &step->programs[c]);
         if (status == SMP_OK) {
-            status = apart ? smp_program_place_apart(step->programs[c], errors)
-                           : smp_program_plan_memory(step->programs[c], errors);
+            status = place(step->programs[c], errors);
         }
         if (status == SMP_OK) {
             status = smp_program_derive_waits(step->programs[c], errors);
@@ -1053,7 +1054,8 @@ static smp_status lower_classes(smp_step *step, const smp_job *job, bool apart,
     return status;
 }
 
-static smp_status lower(const smp_job *job, bool apart, smp_errors *errors, smp_step **step_p)
+static smp_status lower(const smp_job *job, place_function *place, smp_errors *errors,
+                        smp_step **step_p)
 {
     smp_arena *arena = NULL;
     smp_step *step = NULL;
@@ -1073,7 +1075,7 @@ static smp_status lower(const smp_job *job, bool apart, smp_errors *errors, smp_
         free(colours);
     }
     if (status == SMP_OK) {
-        status = lower_classes(step, job, apart, errors);
+        status = lower_classes(step, job, place, errors);
     }
     if (status != SMP_OK) {
         smp_step_destroy(step);
@@ -1088,12 +1090,17 @@ static smp_status lower(const smp_job *job, bool apart, smp_errors *errors, smp_
 
 smp_status smp_step_lower(const smp_job *job, smp_errors *errors, smp_step **step_p)
 {
-    return lower(job, false, errors, step_p);
+    return lower(job, smp_program_plan_memory, errors, step_p);
+}
+
+smp_status smp_step_lower_arena(const smp_job *job, smp_errors *errors, smp_step **step_p)
+{
+    return lower(job, smp_program_plan_arena, errors, step_p);
 }
 
 smp_status smp_step_lower_apart(const smp_job *job, smp_errors *errors, smp_step **step_p)
 {
-    return lower(job, true, errors, step_p);
+    return lower(job, smp_program_place_apart, errors, step_p);
 }
 
 void smp_step_destroy(smp_step *step)

@@ -795,11 +795,14 @@ static uint64_t pack_best(planning *p, smp_space space, uint64_t *matrix, uint64
     return best;
 }
 
-static void place_items(planning *p)
+/* `safety`: also what a serial executor would need. */
+static void place_items(planning *p, bool safety)
 {
     smp_program *program = p->program;
     uint64_t *bases = SMP_ARENA_ARRAY(p->scratch, p->n_item, uint64_t);
-    uint64_t serial = pack_best(p, SMP_SPACE_DEVICE, p->serial, program->live_bytes, bases);
+    const uint64_t serial = safety ? pack_best(p, SMP_SPACE_DEVICE, p->serial,
+                                               program->live_bytes, bases)
+                                   : UINT64_MAX;
     for (uint32_t space = 0; space < SMP_SPACES; space++) {
         uint64_t target = p->stack_top[space];
         if (space == SMP_SPACE_DEVICE && target < program->live_bytes) {
@@ -855,7 +858,9 @@ static smp_status check_sizes(const smp_program *program, smp_errors *errors)
     return SMP_OK;
 }
 
-static smp_status plan(smp_program *program, bool apart, smp_errors *errors)
+typedef enum how { APART, PACKED, PACKED_WITH_SAFETY } how;
+
+static smp_status plan(smp_program *program, how how_, smp_errors *errors)
 {
     smp_status status = check_sizes(program, errors);
     if (status != SMP_OK) {
@@ -866,14 +871,14 @@ static smp_status plan(smp_program *program, bool apart, smp_errors *errors)
     place_static(&p);
     place_stacks(&p);
     make_items(&p);
-    if (apart) {
+    if (how_ == APART) {
         place_apart(&p);
     } else {
         choose_walk(&p);
         status = collect_lives(&p, errors);
         if (status == SMP_OK) {
             find_conflicts(&p);
-            place_items(&p);
+            place_items(&p, how_ == PACKED_WITH_SAFETY);
         }
     }
     free(p.lives);
@@ -883,10 +888,15 @@ static smp_status plan(smp_program *program, bool apart, smp_errors *errors)
 
 smp_status smp_program_plan_memory(smp_program *program, smp_errors *errors)
 {
-    return plan(program, false, errors);
+    return plan(program, PACKED_WITH_SAFETY, errors);
+}
+
+smp_status smp_program_plan_arena(smp_program *program, smp_errors *errors)
+{
+    return plan(program, PACKED, errors);
 }
 
 smp_status smp_program_place_apart(smp_program *program, smp_errors *errors)
 {
-    return plan(program, true, errors);
+    return plan(program, APART, errors);
 }

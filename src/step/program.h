@@ -357,6 +357,8 @@ struct smp_step {
 /* Plans memory: gives every buffer its place.  Then smp_program_derive_waits fills patterns
  * and waits.  Both are called by smp_step_lower. */
 SMP_CHECK smp_status smp_program_plan_memory(smp_program *program, smp_errors *errors);
+/* The same places; safety_bytes stays 0. */
+SMP_CHECK smp_status smp_program_plan_arena(smp_program *program, smp_errors *errors);
 /* Instead of a plan: every ring slot and scratch buffer at a place of its own, so that no wait
  * comes from sharing and no step ends later than with a plan.  live_bytes stays 0. */
 SMP_CHECK smp_status smp_program_place_apart(smp_program *program, smp_errors *errors);
@@ -365,6 +367,9 @@ SMP_CHECK smp_status smp_program_derive_waits(smp_program *program, smp_errors *
  * path.  smp_step_verify calls it for each class and checks the union. */
 SMP_CHECK smp_status smp_program_verify(const smp_program *program, smp_errors *errors);
 
+/* As smp_step_lower, but for safety_bytes, which stay 0: for a search. */
+SMP_CHECK smp_status smp_step_lower_arena(const smp_job *job, smp_errors *errors,
+                                          smp_step **step_p);
 /* As smp_step_lower, with places apart: for lower bounds of time. */
 SMP_CHECK smp_status smp_step_lower_apart(const smp_job *job, smp_errors *errors,
                                           smp_step **step_p);

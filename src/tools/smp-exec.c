@@ -155,16 +155,15 @@ static smp_status check_numbers(const options *o, smp_errors *errors)
     return status;
 }
 
-/* The first signal ends the run after its step, the second one at once. */
-static volatile sig_atomic_t interrupted;
+/* The first signal ends the run after its step, the second one at once.  Ranks read it. */
+static atomic_bool interrupted;
 
 static void interrupt(int number)
 {
-    if (interrupted) {
+    if (atomic_exchange(&interrupted, true)) {
         (void)signal(number, SIG_DFL);
         (void)raise(number);
     }
-    interrupted = 1;
 }
 
 static void catch_signals(void)
@@ -290,6 +289,7 @@ static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e
     e->init_rules = o->init_rules;
     e->stop = &interrupted;
     e->verbose = o->verbose;
+    e->places = o->verbose ? stdout : NULL;
     e->measure_peak = true;
     e->async = o->async;
     e->threads = o->threads;

@@ -19,7 +19,7 @@ typedef struct options {
     const char *tokens, *within, *budget;
     uint32_t top;
     double margin_percent;
-    bool json, no_prune, timing;
+    bool fine, json, no_prune, timing;
 } options;
 
 static const cli_option table[] = {
@@ -34,6 +34,8 @@ static const cli_option table[] = {
     CLI_U32("top", 'k', "N", options, top, "plans to show; default: 5"),
     CLI_DOUBLE("margin", 0, "PERCENT", options, margin_percent,
                "of a GPU's memory that a plan must leave free; default: 3"),
+    CLI_FLAG("fine", 0, options, fine,
+             "a larger space: every number of checkpointed layers, more loss chunks"),
     CLI_FLAG("no-prune", 0, options, no_prune, "simulate every configuration"),
     CLI_HEADING("A whole run"),
     CLI_TEXT("tokens", 0, "N", options, tokens,
@@ -145,6 +147,7 @@ static void set_options(const options *o, smp_progress *progress, smp_plan_optio
     how->top = o->top;
     how->margin_frac = o->margin_percent / 100;
     how->prune = !o->no_prune;
+    how->fine = o->fine;
     how->timing = o->timing;
     how->front = o->pareto != NULL;
     how->progress = smp_progress_update;

@@ -7,6 +7,7 @@
 #endif
 
 #include "tools/cli.h"
+#include "tools/quantity.h"
 
 typedef struct options {
     cli_job job;
@@ -14,6 +15,7 @@ typedef struct options {
     bool json, describe, ranks, program, explain, verify;
     const char *allocation;
     const char *trace, *memory_plot, *timeline_plot;
+    const char *tokens;
     smp_what_if_options what_if;
     cli_list slow_ranks, slow_links;
     smp_lengths_options lengths;
@@ -61,8 +63,8 @@ static const cli_option table[] = {
                "from a failure to loading; default 600"),
     CLI_U64("checkpoint-every", 0, "N", options, what_if.checkpoint_every,
             "steps between checkpoints; default: the best"),
-    CLI_DOUBLE("tokens", 0, "N", options, what_if.tokens,
-               "days, GPU hours and money to train on N tokens"),
+    CLI_TEXT("tokens", 0, "N", options, tokens,
+             "days, GPU hours and money to train on N tokens: 15.6T, 300B, 1e12"),
     CLI_TEXT("allocator", 0, "caching", options, what_if.allocator,
              "memory as PyTorch's caching allocator would hold it"),
     CLI_HEADING("Sequences of varying length"),
@@ -98,7 +100,7 @@ static const char *const examples[] = {
     "smp-sim plan.json --sweep micro_batch=1,2,4 --sweep loss_chunks=1,8",
     "smp-sim plan.json --trace trace.json --memory-plot memory.svg",
     "smp-sim plan.json --jitter 0.05 --rank-spread 0.01 --slow-rank 17:1.3",
-    "smp-sim plan.json --mtbf 50000 --tokens 15e12 # failures, days and money",
+    "smp-sim plan.json --mtbf 50000 --tokens 15.6T # failures, days and money",
     "smp-sim plan.json --lengths lognormal:900,700 --pad longest --pad bucket:256",
     "smp-sim plan.json --explain                  # which figures it rests on",
     "smp-sim plan.json --allocation 31.31GiB      # which tensor is that?",
@@ -314,6 +316,9 @@ int main(int argc, char **argv)
     o.lengths.seed = o.what_if.seed;
     o.lengths.pads = o.pads.values;
     o.lengths.n_pad = o.pads.count;
+    if (status == SMP_OK && !done && o.tokens) {
+        status = cli_amount("--tokens", o.tokens, errors, &o.what_if.tokens);
+    }
     if (status == SMP_OK && !done) {
         const char *plan_path = operands.count > 0 ? operands.values[0] : NULL;
         status = o.describe ? describe(&o, errors) : simulate(&o, plan_path, errors);

@@ -95,6 +95,27 @@ static void test_philox(void **state)
     }
 }
 
+/* Many counters at once are the same as one by one, over the end of a word as well. */
+static void test_philox_many(void **state)
+{
+    static const uint64_t lows[] = {0, 5, 0xFFFFFFFAu, UINT64_MAX - 3};
+
+    (void)state;
+    for (size_t l = 0; l < sizeof lows / sizeof *lows; l++) {
+        for (size_t n = 0; n <= 21; n++) {
+            uint32_t out[4 * 22], one[4];
+
+            memset(out, 0xA5, sizeof out);
+            smp_random4_many(77 + l, 12345, lows[l], n, out);
+            for (size_t i = 0; i < n; i++) {
+                smp_random4(77 + l, 12345, lows[l] + i, one);
+                assert_memory_equal(one, out + 4 * i, sizeof one);
+            }
+            assert_int_equal(out[4 * n], 0xA5A5A5A5u);
+        }
+    }
+}
+
 /* Stable over time (plan files and caches may hold it), sensitive to each bit. */
 static void test_hash(void **state)
 {
@@ -122,7 +143,7 @@ static void test_hash(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_saturation), cmocka_unit_test(test_picoseconds),
     cmocka_unit_test(test_no_time),    cmocka_unit_test(test_philox),
-    cmocka_unit_test(test_hash),
+    cmocka_unit_test(test_philox_many), cmocka_unit_test(test_hash),
 };
 
 CHECK_MAIN(tests)

@@ -45,13 +45,22 @@ cat >"$model" <<END
 END
 job="--model $model --cluster cpu --gpus 4 --seq-len 16 --global-batch 8 --set precision=fp32 \
 --set tensor_parallel_degree=2 --set micro_batch=2 --data $srcdir/LICENSE --steps 3"
+experts="$work/experts.json"
+cat >"$experts" <<END
+{"model_type": "mixtral", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,
+ "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+ "max_position_embeddings": 64, "num_local_experts": 4}
+END
+expert_job="--model $experts --cluster cpu --gpus 4 --seq-len 16 --global-batch 8 \
+--set precision=fp32 --set tensor_parallel_degree=2 --set expert_parallel_degree=2 \
+--set moe_rows_factor=4 --set micro_batch=2 --data $srcdir/LICENSE --steps 3"
 # Everything but the time.
 losses() { sed 's/, "seconds".*//' "$1"; }
 same_bits() {
     # shellcheck disable=SC2086
-    ./smp-exec $job --metrics "$work/threads" >/dev/null || return 1
+    ./smp-exec $1 --metrics "$work/threads" >/dev/null || return 1
     # shellcheck disable=SC2086
-    run -n 4 ./smp-exec $job --metrics "$work/mpi" >/dev/null || return 1
+    run -n 4 ./smp-exec $1 --metrics "$work/mpi" >/dev/null || return 1
     losses "$work/threads" >"$work/a"
     losses "$work/mpi" >"$work/b"
     test -s "$work/a" && cmp "$work/a" "$work/b"
@@ -74,10 +83,11 @@ killed() {
     test "$found" -ne 0 && test "$found" -ne 124
 }
 
-echo 1..6
+echo 1..7
 check "two ranks conform" run -n 2 tests/exec/check_mpi
 check "three ranks conform" run -n 3 tests/exec/check_mpi
-check "ranks as processes train to the bits of ranks as threads" same_bits
+check "ranks as processes train to the bits of ranks as threads" same_bits "$job"
+check "so they do with rows exchanged between expert ranks" same_bits "$expert_job"
 check "a killed rank takes the others down" killed
 check "who is missing is named" says "group all (ranks 0 1 2): not arrived: 2" \
     run -n 3 tests/exec/check_mpi late

@@ -9,6 +9,22 @@
 
 #include "base/numeric.h"
 
+static const char MIXTRAL[] =
+    TINY_OF("mixtral", ", \"num_key_value_heads\": 4, \"num_local_experts\": 4, "
+            "\"num_experts_per_tok\": 2, \"initializer_range\": 0.15");
+static const char DEEPSEEK[] =
+    TINY_OF("deepseek_v3", ", \"num_key_value_heads\": 8, \"q_lora_rank\": 12, "
+            "\"kv_lora_rank\": 10, \"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 2, "
+            "\"v_head_dim\": 4, \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, "
+            "\"moe_intermediate_size\": 24, \"n_shared_experts\": 1, \"n_group\": 1, "
+            "\"topk_group\": 1, \"first_k_dense_replace\": 1, "
+            "\"initializer_range\": 0.15");
+/* Padding goes to experts as tokens do (so there is room); no loss of the router sees it. */
+#define ROUTED "moe_rows_factor=4 optimizer=sgd moe_load_balancing=aux_loss " \
+               "moe_aux_loss_coeff=0.5 moe_z_loss_coeff=0.25 moe_statistics=data"
+/* Documents end in tokens without a target, which the losses of a router see. */
+#define DROPLESS "moe_load_balancing=none moe_z_loss_coeff=0 moe_rows_factor=4 optimizer=sgd"
+
 /* Documents of 1 to 17 tokens, each ended by '.', out of a vocabulary of 97. */
 static const char *documents_file(void)
 {
@@ -173,6 +189,11 @@ static void padding_changes_nothing(void **state)
         { TINY_LLAMA, 4, "micro_batch=2 tensor_parallel_degree=2 loss_chunks=2" },
         { TINY_GPT2, 2, "micro_batch=2 sharding=optimizer" },
         { TINY_GPT2, 2, "micro_batch=4 tensor_parallel_degree=2 sequence_parallel=false" },
+        { MIXTRAL, 1, "micro_batch=8 " ROUTED },
+        { MIXTRAL, 2, "micro_batch=4 expert_parallel_degree=2 " ROUTED },
+        { DEEPSEEK, 1, "micro_batch=8 " ROUTED },
+        { DEEPSEEK, 2, "micro_batch=8 tensor_parallel_degree=2 " ROUTED },
+        { DEEPSEEK, 2, "micro_batch=4 " ROUTED },
     };
 
     double loss[12] = { 0 }, norm[12] = { 0 };
@@ -240,9 +261,11 @@ static void documents_do_not_see_each_other(void **state)
     static const char text[] = "ABCDEFG.HIJKLMN.OPQRSTU.V";
     static const char *const configs[] = {
         TINY_LLAMA, TINY_GPT2,
-        TINY_OF("mistral", ", \"sliding_window\": 5, \"num_key_value_heads\": 2")
+        TINY_OF("mistral", ", \"sliding_window\": 5, \"num_key_value_heads\": 2"),
+        MIXTRAL, DEEPSEEK
     };
-    static const char *const settings[] = { "attention=flash", "attention=naive" };
+    static const char *const settings[] = { "attention=flash " DROPLESS,
+                                            "attention=naive " DROPLESS };
 
     (void)state;
     for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
@@ -314,13 +337,13 @@ static void validation_is_the_loss(void **state)
 
 /* ---- stopping, resuming ---- */
 
-static volatile sig_atomic_t stop;
+static atomic_bool stop;
 
 static void stop_after_three(void *context, smp_runner *runner, uint64_t step)
 {
     (void)context;
     if (step == 2 && runner->rank.rank == 1) {
-        stop = 1;
+        atomic_store(&stop, true);
     }
 }
 
@@ -330,7 +353,7 @@ static void a_signal_ends_the_run_after_its_step(void **state)
     tiny t;
 
     (void)state;
-    stop = 0;
+    atomic_store(&stop, false);
     tiny_open(&t, TINY_LLAMA, 4, 16, 8);
     tiny_set(&t, "micro_batch=2 tensor_parallel_degree=2");
     t.options.stop = &stop;

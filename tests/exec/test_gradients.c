@@ -486,6 +486,39 @@ static void blocks_join(void **state)
     }
 }
 
+/* Sums that are shared by threads, and rows: sizes at which loops are cut, to the bit. */
+static void threads_change_no_bit(void **state)
+{
+    enum { TALL = 300, BROAD = 512, ALL = TALL * BROAD };
+    static float x[ALL], dy[ALL], w[BROAD], out[2][3 * ALL + 2 * BROAD], lse[TALL * 8];
+    smp_pool *pool = smp_pool_create(3);
+
+    (void)state;
+    block = (smp_block){ .attention = { .heads = 4, .kv_heads = 2, .head_dim = 64 } };
+    model.position = SMP_POSITION_NONE;
+    for (uint64_t i = 0; i < ALL; i++) {
+        x[i] = (float)noise(5, i);
+        dy[i] = (float)noise(6, i);
+        w[i % BROAD] = (float)noise(7, i);
+    }
+    for (int t = 0; t < 2; t++) {
+        cpu.pool = t ? pool : NULL;
+        LAUNCH(smp_cpu_norm, DIMS(TALL, BROAD, SMP_NORM_LAYER), 0, x, w, out[t], w);
+        LAUNCH(smp_cpu_norm_grad, DIMS(TALL, BROAD, SMP_NORM_LAYER), SMP_FLAG_ADD_DX, dy, x, w,
+               out[t], out[t] + 3 * ALL, out[t] + 3 * ALL + BROAD);
+        LAUNCH(smp_cpu_attention, DIMS(1, TALL, 4, 2, 64, 0), 0, x, out[t] + ALL, lse);
+        LAUNCH(smp_cpu_attention_grad, DIMS(1, TALL, 4, 2, 64, 0), 0, dy, x, out[t] + ALL, lse,
+               out[t] + 2 * ALL);
+        LAUNCH(smp_cpu_bias, DIMS(TALL, BROAD), 0, out[t], w);
+        LAUNCH(smp_cpu_bias_grad, DIMS(TALL, BROAD), SMP_FLAG_ACCUMULATE, out[t],
+               out[t] + 3 * ALL);
+        LAUNCH(smp_cpu_activation, DIMS(ALL, SMP_ACT_GELU_TANH), 0, out[t], out[t]);
+    }
+    cpu.pool = NULL;
+    smp_pool_destroy(pool);
+    assert_memory_equal(out[0], out[1], sizeof out[0]);
+}
+
 /* e^x of the kernels against the library's, over the whole range of finite results. */
 static void exponential_is_close(void **state)
 {
@@ -500,6 +533,7 @@ static void exponential_is_close(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(gradients_are_derivatives),
     cmocka_unit_test(blocks_join),
+    cmocka_unit_test(threads_change_no_bit),
     cmocka_unit_test(exponential_is_close),
 };
 

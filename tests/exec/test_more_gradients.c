@@ -458,8 +458,8 @@ static void latent_run(const gradient_case *c, const float *x, float *y, const f
     model.rope_interleaved = false;
 }
 
-#define QK(text, form, bias, n) { text, ROWS *QKV + (n) * (1 + (bias)), ROWS *QKV, \
-                                  qk_reference, qk_run, form, bias }
+#define QK(text, form, bias, n)                                                             \
+    { text, ROWS *QKV + (n) * (1 + (bias)), ROWS *QKV, qk_reference, qk_run, form, bias }
 #define ROUTE(text, mode) { text, TOKENS *EXPERTS, TOKENS *TOP, route_reference, route_run, \
                             (mode), 0 }
 

@@ -302,6 +302,46 @@ static void test_inputs(void **state)
     pair_destroy(&p);
 }
 
+/* The front of a comparison: those of its numbers of GPUs together, against pairs. */
+static void test_front(void **state)
+{
+    (void)state;
+    pair p;
+    smp_fleet *fleet = NULL;
+    pair_create(&p, 502);
+    small_pin(&p.s, "micro_batch=1");
+    p.other_job.settings = p.s.job.settings;
+    smp_fleet_options o = asked(1e12, SMP_OBJECTIVE_COST);
+    o.plan.front = true;
+    check_ok(compare(&p, &o, &fleet), p.s.errors);
+    size_t expected = 0;
+    for (uint32_t i = 0; i < smp_fleet_shown(fleet); i++) {
+        const smp_front *own = &fleet->ranked[i]->plan->front;
+        for (size_t k = 0; k < own->n; k++) {
+            const smp_found *a = &own->at[k].found;
+            const smp_bill mine = smp_fleet_bill(fleet, fleet->ranked[i], a->report.step_ps);
+            bool beaten = false;
+            for (uint32_t j = 0; j < smp_fleet_shown(fleet); j++) {
+                const smp_front *other = &fleet->ranked[j]->plan->front;
+                for (size_t n = 0; n < other->n; n++) {
+                    const smp_report *r = &other->at[n].found.report;
+                    const smp_bill bill = smp_fleet_bill(fleet, fleet->ranked[j], r->step_ps);
+                    beaten = beaten || (j != i && bill.seconds <= mine.seconds &&
+                                        bill.money <= mine.money &&
+                                        r->memory.peak_bytes <= a->report.memory.peak_bytes);
+                }
+            }
+            expected += !beaten;
+        }
+    }
+    check_u64(fleet->front.n, expected);
+    char *text = printed(fleet, false, p.s.errors);
+    check_contains(text, "Front: nothing else is as good");
+    free(text);
+    smp_fleet_destroy(fleet);
+    pair_destroy(&p);
+}
+
 static void test_print(void **state)
 {
     (void)state;
@@ -335,7 +375,8 @@ static void test_print(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_brute_force), cmocka_unit_test(test_no_prune),
     cmocka_unit_test(test_impossible),  cmocka_unit_test(test_all_counts),
-    cmocka_unit_test(test_inputs),      cmocka_unit_test(test_print),
+    cmocka_unit_test(test_inputs),      cmocka_unit_test(test_front),
+    cmocka_unit_test(test_print),
 };
 
 CHECK_MAIN(tests)

@@ -17,7 +17,7 @@ static void simulate_all(const small *s, const smp_cluster *cluster, spots *all)
 {
     smp_job resized = s->job;
     resized.cluster = cluster;
-    smp_plan_space *space = smp_plan_space_create(&resized);
+    smp_plan_space *space = smp_plan_space_create(&resized, false);
     smp_point point = {{0}};
     do {
         smp_job job;

@@ -49,7 +49,7 @@ static void test_space(void **state)
         small_create(&s, seed);
         small_pin(&s, "micro_batch=1");
         small_pin(&s, "optimizer=sgd");
-        smp_plan_space *space = smp_plan_space_create(&s.job);
+        smp_plan_space *space = smp_plan_space_create(&s.job, false);
         char (*seen)[4096] = smp_heap_alloc(20000, 4096);
         size_t n = 0;
         smp_point point = {{0}};
@@ -81,7 +81,7 @@ static void test_space(void **state)
 static size_t count_points(const smp_job *job)
 {
     size_t n = 0;
-    smp_plan_space *space = smp_plan_space_create(job);
+    smp_plan_space *space = smp_plan_space_create(job, false);
     smp_point point = {{0}};
     do {
         smp_job resolved;
@@ -167,7 +167,7 @@ static void test_evaluate(void **state)
         small s;
         small_create(&s, seed);
         s.job.batch.global_batch = (uint64_t)s.cluster->gpus * (16 + small_draw(seed, 40, 40));
-        smp_plan_space *space = smp_plan_space_create(&s.job);
+        smp_plan_space *space = smp_plan_space_create(&s.job, false);
         smp_point point = {{0}};
         uint64_t i = 0;
         do {
@@ -199,7 +199,7 @@ static void test_bounds(void **state)
         small s;
         small_create(&s, seed);
         smp_bounds *bounds = smp_bounds_create();
-        smp_plan_space *space = smp_plan_space_create(&s.job);
+        smp_plan_space *space = smp_plan_space_create(&s.job, false);
         const samples all = simulate_all(&s, space);
         for (size_t i = 0; i < all.n; i++) {
             int64_t head = 0;
@@ -285,7 +285,7 @@ static void test_brute_force(void **state)
     for (uint64_t seed = 300; seed < 320; seed++) {
         small s;
         small_create(&s, seed);
-        smp_plan_space *space = smp_plan_space_create(&s.job);
+        smp_plan_space *space = smp_plan_space_create(&s.job, false);
         const samples all = simulate_all(&s, space);
         limit_memory(&s, &all, seed);
         const sample *best = best_of(&all, &s);
@@ -354,7 +354,7 @@ static void test_expert_dimensions(void **state)
     for (size_t i = 0; i < sizeof pins / sizeof pins[0]; i++) {
         small_pin(&s, pins[i]);
     }
-    smp_plan_space *space = smp_plan_space_create(&s.job);
+    smp_plan_space *space = smp_plan_space_create(&s.job, false);
     const samples all = simulate_all(&s, space);
     /* Shard x expert x replica = 8.  Expert 1: shard 1, 2, 4, 8.  Orthogonal, expert 2: shard
      * 1, and 2 and 4 in two orders; 4: shard 1, and 2 in two orders; 8: shard 1: 9 points.

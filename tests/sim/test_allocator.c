@@ -74,6 +74,11 @@ static void flushes_are_told(void **state)
     assert_true(tight.rows[1].flushes > 0);
     assert_true(tight.rows[1].reserved_bytes <= tight.capacity_bytes);
     check_u64(smp_warnings_count(s->errors), 1);
+    smp_allocator_warn(s->simulation, s->errors);
+    check_u64(smp_warnings_count(s->errors), 2);
+    s->job.settings.fsdp_cache_flush_warnings = false;
+    smp_allocator_warn(s->simulation, s->errors);
+    check_u64(smp_warnings_count(s->errors), 2);
     small_job_free(s);
 }
 

@@ -90,6 +90,24 @@ interrupted() {
     test "$found" -eq 0 && says "^stopped by a signal after step [0-9]" out &&
         tail -n 1 "$work/m" | grep -q '}$'
 }
+# Twice, in a step that would take minutes: it does not wait for its end.
+killed_by_two() {
+    # shellcheck disable=SC2086
+    ./smp-exec $job -d "$text" --global-batch 262144 -v >"$work/out" 2>"$work/err" &
+    process=$!
+    tries=0
+    until grep -q '^init  all' "$work/out" || test "$tries" -ge 300; do
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+    kill -s INT "$process"
+    sleep 0.2
+    kill -s INT "$process"
+    wait "$process"
+    found=$?
+    echo "status $found"
+    test "$found" -gt 128
+}
 least() { # bytes of the arena, as --dry-run says
     ends 0 -d "$text" --dry-run && sed -n 's/.*device arena \([0-9]*\) bytes.*/\1/p' "$work/out"
 }
@@ -108,7 +126,7 @@ echo 'head zeros' >"$work/rules"
 echo '*.1.input_layernorm.weight constant 3e38' >"$work/huge"
 sed 's/"vocab_size": 256/"vocab_size": 200/' "$work/tiny.json" >"$work/small.json"
 
-echo 1..25
+echo 1..26
 check "help" ends 0 --help
 check "trains" ends 0 -d "$text" --steps 2
 check "says what it does" says "^step 2  loss 5\.[0-9]*  norm .* tokens/s  mfu .* %  .*B" out
@@ -141,3 +159,4 @@ check "a full disk of metrics" wrong 1 "/dev/full: writing failed: No space left
     --metrics /dev/full
 check "Ctrl-C ends the run after its step" interrupted INT
 check "so does a request to end" interrupted TERM
+check "a second Ctrl-C kills" killed_by_two

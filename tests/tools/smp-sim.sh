@@ -91,14 +91,14 @@ check "other software" status 0 $small --stack fsdp1 --json
 check "is said in the settings" says '"stack": "fsdp1"' out
 check "software of no known name" wrong "--stack: stack fdsp" $small --stack fdsp
 check "noise, failures, a training run" status 0 $small --jitter 0.05,0.1 --rank-spread 0.01 \
-    --slow-rank 1:1.2 --slow-link 0:1.1 --runs 3 --mtbf 1000 --tokens 1e9
+    --slow-rank 1:1.2 --slow-link 0:1.1 --runs 3 --mtbf 1000 --tokens 1B
 check "says what noise costs" says "step, 90 %" out
 check "says what is useful" says "goodput" out
 check "says how long it takes" says "GPU hours" out
 check "keeps to 80 columns" awk 'length > 80 { exit 1 }' "$work/out"
 cp "$work/out" "$work/first"
 check "noise again" status 0 $small --jitter 0.05,0.1 --rank-spread 0.01 \
-    --slow-rank 1:1.2 --slow-link 0:1.1 --runs 3 --mtbf 1000 --tokens 1e9
+    --slow-rank 1:1.2 --slow-link 0:1.1 --runs 3 --mtbf 1000 --tokens 1B
 check "gives the same bytes again" cmp "$work/first" "$work/out"
 check "another allocator" status 0 $small --allocator caching --json
 check "has its cases" says '"expandable_segments": true' out
@@ -109,7 +109,7 @@ check "no such file of lengths" wrong "no-lengths" $small --lengths "$work/no-le
 check "a rank that is not there" wrong "must be RANK:FACTOR" $small --slow-rank 2:2
 check "no allocator" wrong "must be caching" $small --allocator arena
 check "no policy" wrong "must be max_length" $small --lengths uniform:1,5 --pad most
-check "no tokens" wrong "must be from 1" $small --tokens 0
+check "no tokens" wrong "must be a number above 0" $small --tokens 0
 check "a policy without lengths" wrong "need --lengths" $small --pad longest
 check "a save without failures" wrong "need --mtbf" $small --save-time 3
 check "a sweep of noise" wrong "print a table" $small --sweep micro_batch=1,2 --jitter 0.1

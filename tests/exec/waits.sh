@@ -1,0 +1,60 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The waits of the program are enough and none is too many, by ThreadSanitizer: a build with a
+# matrix product of its own, since accesses of a BLAS library are invisible to it.  Streams
+# run beside each other without a race; without any one wait there is one.  Speaks TAP; part
+# of `make check-full`, in the build tree.
+set -u
+: "${srcdir:=.}" "${CC:=cc}"
+mkdir -p tsan && cd tsan || exit 99
+flags='-g -O1 -fsanitize=thread'
+case $srcdir in /*) ;; *) srcdir=../$srcdir ;; esac
+if ! { test -f Makefile || "$srcdir/configure" --with-blas=plain --without-mpi \
+    --without-cuda CC="$CC" CFLAGS="$flags" LDFLAGS=-fsanitize=thread; } >log 2>&1 \
+    || ! make tests/exec/check_waits tests/exec/test_balancing >>log 2>&1; then
+    tail -n 20 log | sed 's/^/# /'
+    echo "1..0 # SKIP no build with ThreadSanitizer"
+    exit 0
+fi
+# Its memory map and the randomization of addresses do not go together everywhere.
+without_aslr=
+if setarch "$(uname -m)" -R true 2>/dev/null; then
+    without_aslr="setarch $(uname -m) -R"
+fi
+TSAN_OPTIONS=exitcode=66
+export TSAN_OPTIONS srcdir
+number=0
+# check NAME STATUS COMMAND: the command ends with the status.
+check() {
+    number=$((number + 1))
+    name=$1
+    want=$2
+    shift 2
+    "$@" >out 2>&1
+    got=$?
+    if [ "$got" -eq "$want" ]; then
+        echo "ok $number - $name"
+    else
+        echo "not ok $number - $name"
+        sed 's/^/# /' out | tail -n 40
+    fi
+}
+waits=$($without_aslr tests/exec/check_waits n)
+echo "1..$((waits + 2))"
+# shellcheck disable=SC2086 # two words or none
+check "streams beside each other have no race" 0 $without_aslr tests/exec/check_waits 0
+# shellcheck disable=SC2086
+check "nor have ranks with experts" 0 $without_aslr tests/exec/test_balancing
+# ThreadSanitizer remembers few accesses of each word, and may have forgotten the one.
+races() {
+    for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do
+        $without_aslr tests/exec/check_waits "$1" || return 0
+    done
+    echo "none in $try runs"
+    return 1
+}
+n=1
+while [ "$n" -le "$waits" ]; do
+    check "without wait $n there is a race" 0 races "$n"
+    n=$((n + 1))
+done
