@@ -27,49 +27,15 @@
 #include "config.h"
 #endif
 
-#include "sim/sim.h"
+#include "sim/lane.h"
 
 #include "base/numeric.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { STREAMS = SMP_STREAMS };
-#define NO_CHANNEL UINT32_MAX
 #define NOBODY UINT32_MAX
-enum { ALONE_Q16 = 1 << 16 };
-
-/* What the engine reads of a stored task. */
-typedef struct site {
-    uint32_t rank;      /* among the tasks of its segment on its stream */
-    uint32_t comm_rank; /* among the collectives of its segment on its communicator */
-    uint8_t stream;
-    uint8_t comm;       /* SMP_NO_COMM also where only one class meets */
-} site;
-
-/* Tables of one program. */
-typedef struct lane {
-    const smp_program *program;
-    const int64_t *duration_ps;
-    const int64_t *const *drawn_ps; /* by instance, or NULL */
-    site *sites;           /* by task of the program */
-    uint32_t *list0;       /* [segment * STREAMS + stream]: slice of `lists`, one more at end */
-    uint16_t *lists;       /* tasks of a segment on a stream, ascending */
-    uint32_t *position0;   /* [instance * STREAMS + stream] */
-    uint32_t *wait_index0; /* by pattern: slice of wait_index */
-    uint32_t *wait_tasks;  /* by pattern: tasks it has entries for */
-    uint32_t *wait_index;  /* first wait of a task; one more at the end of each pattern */
-    uint32_t *sequence0;   /* [instance * n_comm + comm], only with several classes */
-    uint32_t *channel;     /* by communicator, or NO_CHANNEL */
-    int64_t *issue0_ps;    /* by instance: host time before it; NULL without a host */
-    int64_t *issue_ps;     /* by task: host time inside the segment, itself included */
-    const uint8_t *kinds;  /* by task: smp_overlap_kind; NULL: no overlap is modelled */
-    uint64_t now_running;  /* tasks of each kind, eight bits a kind */
-    uint64_t rated;        /* what slow_q16 is for */
-    uint32_t slow_q16[SMP_OVERLAP_KINDS];
-    uint32_t running;      /* streams, as bits */
-    bool changed;          /* in the list of lanes to rate anew */
-} lane;
+enum { ALONE_Q16 = 1 << 16, STREAMS = SMP_STREAMS };
 
 /* ENDING: done, but other classes still work on the collective. */
 typedef enum actor_state {
@@ -117,7 +83,7 @@ typedef struct event {
 typedef struct engine {
     const smp_engine_input *input;
     smp_arena *arena;
-    lane *lanes;
+    smp_lane *lanes;
     uint32_t n_lane;
     actor *actors;         /* [class * STREAMS + stream] */
     channel *channels;
@@ -133,134 +99,6 @@ typedef struct engine {
 } engine;
 
 /* ------------------------------------------------------------------- tables */
-
-static void make_lists(smp_arena *arena, lane *lane_)
-{
-    const smp_program *program = lane_->program;
-    lane_->sites = SMP_ARENA_ARRAY(arena, program->n_task, site);
-    lane_->lists = SMP_ARENA_ARRAY(arena, program->n_task, uint16_t);
-    lane_->list0 = SMP_ARENA_ARRAY(arena, (size_t)program->n_segment * STREAMS + 1, uint32_t);
-    uint32_t used = 0;
-    for (uint32_t g = 0; g < program->n_segment; g++) {
-        const smp_segment *segment = &program->segments[g];
-        for (uint32_t s = 0; s < STREAMS; s++) {
-            lane_->list0[g * STREAMS + s] = used;
-            uint32_t rank = 0;
-            for (uint32_t t = 0; t < segment->n_task; t++) {
-                site *site_ = &lane_->sites[segment->task0 + t];
-                if (program->tasks[segment->task0 + t].stream == s) {
-                    site_->rank = rank++;
-                    site_->stream = (uint8_t)s;
-                    lane_->lists[used++] = (uint16_t)t;
-                }
-            }
-        }
-    }
-    lane_->list0[program->n_segment * STREAMS] = used;
-}
-
-static void make_positions(smp_arena *arena, lane *lane_)
-{
-    const smp_program *program = lane_->program;
-    size_t n = (size_t)program->n_instance * STREAMS;
-    lane_->position0 = SMP_ARENA_ARRAY(arena, n, uint32_t);
-    uint32_t total[STREAMS] = {0};
-    for (uint32_t i = 0; i < program->n_instance; i++) {
-        memcpy(&lane_->position0[(size_t)i * STREAMS], total, sizeof total);
-        const uint32_t *list0 = &lane_->list0[program->order[i].segment * STREAMS];
-        for (uint32_t s = 0; s < STREAMS; s++) {
-            total[s] += list0[s + 1] - list0[s];
-        }
-    }
-}
-
-static void make_wait_index(smp_arena *arena, lane *lane_)
-{
-    const smp_program *program = lane_->program;
-    lane_->wait_index0 = SMP_ARENA_ARRAY(arena, program->n_pattern, uint32_t);
-    lane_->wait_tasks = SMP_ARENA_ARRAY(arena, program->n_pattern, uint32_t);
-    size_t total = 0;
-    for (uint32_t p = 0; p < program->n_pattern; p++) {
-        const smp_pattern *pattern = &program->patterns[p];
-        const smp_wait *waits = &program->waits[pattern->wait0];
-        lane_->wait_index0[p] = (uint32_t)total;
-        lane_->wait_tasks[p] = pattern->n_wait ? waits[pattern->n_wait - 1].task + 1u : 0;
-        total += lane_->wait_tasks[p] + 1;
-    }
-    lane_->wait_index = SMP_ARENA_ARRAY(arena, total, uint32_t);
-    for (uint32_t p = 0; p < program->n_pattern; p++) {
-        const smp_pattern *pattern = &program->patterns[p];
-        uint32_t *index = &lane_->wait_index[lane_->wait_index0[p]];
-        uint32_t w = 0;
-        for (uint32_t t = 0; t <= lane_->wait_tasks[p]; t++) {
-            while (w < pattern->n_wait && program->waits[pattern->wait0 + w].task < t) {
-                w++;
-            }
-            index[t] = pattern->wait0 + w;
-        }
-    }
-}
-
-static void make_issue(smp_arena *arena, lane *lane_, const int64_t *host_issue_ps)
-{
-    const smp_program *program = lane_->program;
-    lane_->issue_ps = SMP_ARENA_ARRAY(arena, program->n_task, int64_t);
-    lane_->issue0_ps = SMP_ARENA_ARRAY(arena, program->n_instance, int64_t);
-    for (uint32_t g = 0; g < program->n_segment; g++) {
-        const smp_segment *segment = &program->segments[g];
-        int64_t sum_ps = 0;
-        for (uint32_t t = 0; t < segment->n_task; t++) {
-            sum_ps += host_issue_ps[segment->task0 + t];
-            lane_->issue_ps[segment->task0 + t] = sum_ps;
-        }
-    }
-    int64_t host_ps = 0;
-    for (uint32_t i = 0; i < program->n_instance; i++) {
-        const smp_segment *segment = &program->segments[program->order[i].segment];
-        lane_->issue0_ps[i] = host_ps;
-        if (segment->n_task > 0) {
-            host_ps += lane_->issue_ps[segment->task0 + segment->n_task - 1];
-        }
-    }
-}
-
-/* Running numbers of collectives on the communicators that have a channel. */
-static void make_sequences(smp_arena *arena, lane *lane_)
-{
-    const smp_program *program = lane_->program;
-    uint32_t n = program->n_comm;
-    bool any = false;
-    for (uint32_t k = 0; k < n; k++) {
-        any = any || lane_->channel[k] != NO_CHANNEL;
-    }
-    if (!any) {
-        for (uint32_t t = 0; t < program->n_task; t++) {
-            lane_->sites[t].comm = SMP_NO_COMM;
-        }
-        return;
-    }
-    uint32_t *count = SMP_ARENA_ARRAY(arena, n, uint32_t);
-    uint32_t *in_segment = SMP_ARENA_ARRAY(arena, (size_t)program->n_segment * n, uint32_t);
-    for (uint32_t g = 0; g < program->n_segment; g++) {
-        const smp_segment *segment = &program->segments[g];
-        for (uint32_t t = segment->task0; t < segment->task0 + segment->n_task; t++) {
-            uint8_t comm = program->tasks[t].comm;
-            lane_->sites[t].comm = SMP_NO_COMM;
-            if (comm != SMP_NO_COMM && lane_->channel[comm] != NO_CHANNEL) {
-                lane_->sites[t].comm = comm;
-                lane_->sites[t].comm_rank = in_segment[(size_t)g * n + comm]++;
-            }
-        }
-    }
-    lane_->sequence0 = SMP_ARENA_ARRAY(arena, (size_t)program->n_instance * n, uint32_t);
-    for (uint32_t i = 0; i < program->n_instance; i++) {
-        uint32_t g = program->order[i].segment;
-        for (uint32_t k = 0; k < n; k++) {
-            lane_->sequence0[(size_t)i * n + k] = count[k];
-            count[k] += in_segment[(size_t)g * n + k];
-        }
-    }
-}
 
 /* One communicator of one class, before channels are numbered. */
 typedef struct seat {
@@ -296,7 +134,7 @@ static void make_channels(engine *engine_)
 {
     uint32_t n = 0;
     for (uint32_t c = 0; c < engine_->n_lane; c++) {
-        lane *lane_ = &engine_->lanes[c];
+        smp_lane *lane_ = &engine_->lanes[c];
         lane_->channel = SMP_ARENA_ARRAY(engine_->arena, lane_->program->n_comm, uint32_t);
         n += lane_->program->n_comm;
     }
@@ -316,11 +154,11 @@ static void make_channels(engine *engine_)
     for (uint32_t first = 0, end = 0; first < n; first = end) {
         for (end = first; end < n && seat_meets(&seats[first], &seats[end]); end++) {
         }
-        uint32_t number = end - first > 1 ? n_channel++ : NO_CHANNEL;
+        uint32_t number = end - first > 1 ? n_channel++ : SMP_NO_CHANNEL;
         for (uint32_t i = first; i < end; i++) {
             engine_->lanes[seats[i].lane].channel[seats[i].index] = number;
         }
-        if (number != NO_CHANNEL) {
+        if (number != SMP_NO_CHANNEL) {
             channel *channel_ = &engine_->channels[number];
             channel_->members = end - first;
             channel_->open = SMP_ARENA_ARRAY(engine_->arena, (size_t)(end - first) * STREAMS,
@@ -334,13 +172,13 @@ static void engine_init(engine *engine_, const smp_engine_input *input)
     const smp_step *step = input->step;
     smp_arena *arena = smp_arena_create();
     *engine_ = (engine){.input = input, .arena = arena, .n_lane = step->n_program};
-    engine_->lanes = SMP_ARENA_ARRAY(arena, step->n_program, lane);
+    engine_->lanes = SMP_ARENA_ARRAY(arena, step->n_program, smp_lane);
     engine_->actors = SMP_ARENA_ARRAY(arena, (size_t)step->n_program * STREAMS, actor);
     engine_->heap = SMP_ARENA_ARRAY(arena, (size_t)step->n_program * STREAMS + 1, event);
     engine_->place = SMP_ARENA_ARRAY(arena, (size_t)step->n_program * STREAMS, uint32_t);
     engine_->changed = SMP_ARENA_ARRAY(arena, step->n_program, uint32_t);
     for (uint32_t c = 0; c < step->n_program; c++) {
-        lane *lane_ = &engine_->lanes[c];
+        smp_lane *lane_ = &engine_->lanes[c];
         lane_->program = step->programs[c];
         lane_->duration_ps = input->duration_ps[c];
         lane_->drawn_ps = input->drawn_ps ? input->drawn_ps[c] : NULL;
@@ -348,16 +186,11 @@ static void engine_init(engine *engine_, const smp_engine_input *input)
         for (uint32_t k = 0; k < SMP_OVERLAP_KINDS; k++) {
             lane_->slow_q16[k] = ALONE_Q16;
         }
-        make_lists(arena, lane_);
-        make_positions(arena, lane_);
-        make_wait_index(arena, lane_);
-        if (input->host_issue_ps) {
-            make_issue(arena, lane_, input->host_issue_ps[c]);
-        }
+        smp_lane_make(arena, lane_, input->host_issue_ps ? input->host_issue_ps[c] : NULL);
     }
     make_channels(engine_);
     for (uint32_t c = 0; c < step->n_program; c++) {
-        make_sequences(arena, &engine_->lanes[c]);
+        smp_lane_sequences(arena, &engine_->lanes[c]);
     }
 }
 
@@ -445,7 +278,7 @@ static inline bool has_collective(uint64_t running)
 
 /* How much longer a task of each kind takes beside what else runs on its device: each other
  * task adds what one of its kind adds alone. */
-static void find_slows(const engine *engine_, lane *lane_)
+static void find_slows(const engine *engine_, smp_lane *lane_)
 {
     lane_->rated = lane_->now_running;
     for (uint32_t kind = 0; kind < SMP_OVERLAP_KINDS; kind++) {
@@ -477,7 +310,7 @@ static int64_t done_alone(int64_t elapsed_ps, uint32_t slow_q16)
 
 static void rate_anew(engine *engine_, uint32_t c)
 {
-    lane *lane_ = &engine_->lanes[c];
+    smp_lane *lane_ = &engine_->lanes[c];
     lane_->changed = false;
     if (!has_collective(lane_->now_running | lane_->rated)) {
         return; /* only collectives slow, or are slowed */
@@ -512,7 +345,7 @@ static void rate_all(engine *engine_)
 static void note_running(engine *engine_, uint32_t index, bool starts)
 {
     const uint32_t c = index / STREAMS;
-    lane *lane_ = &engine_->lanes[c];
+    smp_lane *lane_ = &engine_->lanes[c];
     const uint8_t kind = engine_->actors[index].kind;
     const uint64_t one = kind == SMP_OVERLAP_NONE ? 0 : UINT64_C(1) << kind * KIND_BITS;
     lane_->running ^= 1u << index % STREAMS;
@@ -526,14 +359,14 @@ static void note_running(engine *engine_, uint32_t index, bool starts)
 /* ---------------------------------------------------------------------- run */
 
 /* The stored task at the head of an actor. */
-static inline uint32_t head_task(const lane *lane_, const actor *actor_, uint32_t stream)
+static inline uint32_t head_task(const smp_lane *lane_, const actor *actor_, uint32_t stream)
 {
     uint32_t g = lane_->program->order[actor_->instance].segment;
     return lane_->lists[lane_->list0[g * STREAMS + stream] + actor_->item];
 }
 
 /* Moves to the next task of the stream at or after (instance, item). */
-static void settle(const lane *lane_, actor *actor_, uint32_t stream)
+static void settle(const smp_lane *lane_, actor *actor_, uint32_t stream)
 {
     const smp_program *program = lane_->program;
     while (actor_->instance < program->n_instance) {
@@ -565,7 +398,7 @@ static void keep_ready(engine *engine_, uint32_t c, const actor *actor_, uint32_
 }
 
 /* Task `task` of an instance, which is task `at` of the program. */
-static int64_t duration_of(const lane *lane_, uint32_t instance, uint32_t task, uint32_t at)
+static int64_t duration_of(const smp_lane *lane_, uint32_t instance, uint32_t task, uint32_t at)
 {
     const int64_t *drawn_ps = lane_->drawn_ps ? lane_->drawn_ps[instance] : NULL;
     return drawn_ps ? drawn_ps[task] : lane_->duration_ps[at];
@@ -576,7 +409,7 @@ static int64_t duration_of(const lane *lane_, uint32_t instance, uint32_t task, 
 static void start(engine *engine_, uint32_t index, uint32_t task, int64_t duration_ps)
 {
     uint32_t c = index / STREAMS;
-    const lane *lane_ = &engine_->lanes[c];
+    const smp_lane *lane_ = &engine_->lanes[c];
     actor *actor_ = &engine_->actors[index];
     actor_->state = ACTOR_RUNNING;
     if (engine_->input->records) {
@@ -604,7 +437,7 @@ static void start_all(engine *engine_, const meeting *meeting_, bool by_host)
     int64_t duration_ps = meeting_->duration_ps;
     while (index != UINT32_MAX) {
         actor *actor_ = &engine_->actors[index];
-        const lane *lane_ = &engine_->lanes[index / STREAMS];
+        const smp_lane *lane_ = &engine_->lanes[index / STREAMS];
         uint32_t next = actor_->next_meeting;
         uint32_t task = head_task(lane_, actor_, index % STREAMS);
         /* What let the last class arrive is what let all of them start. */
@@ -619,11 +452,11 @@ static void start_all(engine *engine_, const meeting *meeting_, bool by_host)
 /* The head of an actor reaches a collective in which several classes meet. */
 static void arrive(engine *engine_, uint32_t index, uint32_t task, bool by_host)
 {
-    const lane *lane_ = &engine_->lanes[index / STREAMS];
+    const smp_lane *lane_ = &engine_->lanes[index / STREAMS];
     actor *actor_ = &engine_->actors[index];
     const smp_program *program = lane_->program;
     uint32_t at = program->segments[program->order[actor_->instance].segment].task0 + task;
-    const site *site_ = &lane_->sites[at];
+    const smp_site *site_ = &lane_->sites[at];
     channel *channel_ = &engine_->channels[lane_->channel[site_->comm]];
     uint32_t sequence =
         lane_->sequence0[(size_t)actor_->instance * program->n_comm + site_->comm] +
@@ -655,7 +488,7 @@ static void arrive(engine *engine_, uint32_t index, uint32_t task, bool by_host)
 /* True when every wait of the head is done; else notes what it is blocked by. */
 static bool waits_done(engine *engine_, uint32_t c, uint32_t stream, uint32_t task)
 {
-    const lane *lane_ = &engine_->lanes[c];
+    const smp_lane *lane_ = &engine_->lanes[c];
     const smp_program *program = lane_->program;
     actor *actors = &engine_->actors[c * STREAMS];
     actor *actor_ = &actors[stream];
@@ -672,7 +505,7 @@ static bool waits_done(engine *engine_, uint32_t c, uint32_t stream, uint32_t ta
         const smp_wait *wait = &program->waits[actor_->wait];
         uint32_t source = actor_->instance - wait->back;
         uint32_t at = program->segments[program->order[source].segment].task0 + wait->source;
-        const site *site_ = &lane_->sites[at];
+        const smp_site *site_ = &lane_->sites[at];
         uint32_t position = lane_->position0[(size_t)source * STREAMS + site_->stream] +
                             site_->rank;
         if (actors[site_->stream].done <= position) {
@@ -689,7 +522,7 @@ static void try_start(engine *engine_, uint32_t index)
 {
     uint32_t c = index / STREAMS;
     uint32_t stream = index % STREAMS;
-    const lane *lane_ = &engine_->lanes[c];
+    const smp_lane *lane_ = &engine_->lanes[c];
     const smp_program *program = lane_->program;
     actor *actor_ = &engine_->actors[index];
     if (actor_->instance >= program->n_instance) {
@@ -755,7 +588,7 @@ static void complete(engine *engine_, uint32_t index)
 {
     uint32_t c = index / STREAMS;
     uint32_t stream = index % STREAMS;
-    const lane *lane_ = &engine_->lanes[c];
+    const smp_lane *lane_ = &engine_->lanes[c];
     actor *actor_ = &engine_->actors[index];
     if (lane_->kinds) {
         end_running(engine_, index);
@@ -784,7 +617,7 @@ static void complete(engine *engine_, uint32_t index)
 static void describe_stuck(const engine *engine_, uint32_t index, smp_text *text)
 {
     uint32_t stream = index % STREAMS;
-    const lane *lane_ = &engine_->lanes[index / STREAMS];
+    const smp_lane *lane_ = &engine_->lanes[index / STREAMS];
     const smp_program *program = lane_->program;
     const actor *actor_ = &engine_->actors[index];
     const smp_instance *instance = &program->order[actor_->instance];
@@ -812,7 +645,7 @@ static smp_status check_finished(const engine *engine_, smp_errors *errors)
     smp_text text = {0};
     uint32_t stuck = 0;
     for (uint32_t index = 0; index < engine_->n_lane * STREAMS; index++) {
-        const lane *lane_ = &engine_->lanes[index / STREAMS];
+        const smp_lane *lane_ = &engine_->lanes[index / STREAMS];
         if (engine_->actors[index].instance >= lane_->program->n_instance) {
             continue;
         }
