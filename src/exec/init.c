@@ -125,6 +125,13 @@ static double range_of(const smp_model *model, smp_role role)
                : model->initializer_range;
 }
 
+/* Matrices, and the two vectors that modeling_gpt_oss.py draws as well. */
+static bool is_drawn(const smp_param *param)
+{
+    return param->n_dim > 1 || param->role == SMP_ROLE_SINKS
+           || param->role == SMP_ROLE_ROUTER_B;
+}
+
 /* Elements of the unit from `at` on that follow each other in the whole parameter, too. */
 static uint64_t run_of(const smp_rank *rank, const smp_unit *unit, uint64_t at)
 {
@@ -179,7 +186,7 @@ void smp_init_values(const smp_rank *rank, const smp_unit *unit, uint32_t layer,
         if (rule && index != UINT64_MAX) {
             follow_rule(rule, rank->job->settings.random_seed, high0 + (uint64_t)param->role,
                         index, run, out + i);
-        } else if (param->n_dim > 1 && index != UINT64_MAX) {
+        } else if (is_drawn(param) && index != UINT64_MAX) {
             normals(rank->job->settings.random_seed, high0 + (uint64_t)param->role, index, run,
                     range_of(model, param->role), out + i);
         } else {
@@ -195,7 +202,7 @@ void smp_init_values(const smp_rank *rank, const smp_unit *unit, uint32_t layer,
 
 void smp_init_describe(const smp_rank *rank, const smp_param *param, FILE *stream)
 {
-    if (param->n_dim > 1) {
+    if (is_drawn(param)) {
         (void)fprintf(stream, "normal(0, %g)", range_of(rank->job->model, param->role));
     } else {
         (void)fprintf(stream, "%g",

@@ -78,6 +78,8 @@ static void route_run(const gradient_case *c, const float *x, float *y, const fl
     float state[SMP_SCALARS] = { [SMP_SCALAR_LOSS_SCALE] = 1 };
 
     job.micro_batches = 1;
+    job.batch.seq_len = TOKENS;
+    job.settings.micro_batch = 1;
     LAUNCH(smp_cpu_route, DIMS(TOKENS, EXPERTS, TOP, route_dims3(c)), 0, in(x), choice, counts);
     for (int i = 0; i < TOKENS * TOP; i++) {
         y[i] = choice[i].weight;
@@ -130,6 +132,8 @@ static void losses_run(const gradient_case *c, const float *x, float *y, const f
     double wide[TOKENS * EXPERTS], loss[1];
 
     job.micro_batches = 1;
+    job.batch.seq_len = TOKENS;
+    job.settings.micro_batch = 1;
     for (int i = 0; i < TOKENS * EXPERTS; i++) {
         wide[i] = (double)x[i];
     }
