@@ -101,7 +101,7 @@ static void test_rules(void **state)
         small s;
         small_create(&s, seed);
         small_pin(&s, stacks[seed % 5]);
-        smp_plan_space *space = smp_plan_space_create(&s.job);
+        smp_plan_space *space = smp_plan_space_create(&s.job, false);
         smp_point point = {{0}};
         do {
             smp_job job;
