@@ -34,6 +34,7 @@ typedef struct state {
     uint32_t rest;             /* world / (tensor x expert), nested world / tensor; 0 when
                                   that is no integer */
     bool strategy_forced;      /* the given sharding_strategy does not act */
+    bool offload_yields;       /* the plan's offload does not act */
 } state;
 
 /* What hybrid_shard_degree 0 means.  With tensor parallelism SMP takes the largest possible
@@ -175,6 +176,33 @@ static bool accumulation_holds(const state *st)
            s->accumulation == SMP_ACCUMULATION_LAST || st->job.micro_batches <= 1;
 }
 
+static bool offload_holds(const state *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->offload || s->checkpointing == SMP_CHECKPOINTING_FULL ||
+           s->checkpointing == SMP_CHECKPOINTING_FIRST;
+}
+
+static bool preloading_holds(const state *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->offload || smp_runtime_offloads(s);
+}
+
+/* What moves nothing any more, because of a setting that came after the plan, is off. */
+static void act_offload(state *st)
+{
+    smp_settings *s = &st->job.settings;
+
+    if ((s->yields >> SMP_KEY_OFFLOAD & 1U) != 0 &&
+        !(offload_holds(st) && preloading_holds(st))) {
+        s->offload = false;
+        st->offload_yields = true;
+    }
+}
+
 /* Degrees here are at least 1: rule RANGE has been checked. */
 static void act(state *st, const smp_settings *given)
 {
@@ -191,6 +219,7 @@ static void act(state *st, const smp_settings *given)
     act_rank_order(asked, s);
     act_sharding(st);
     act_checkpointing(s, job->model->n_layer);
+    act_offload(st);
     if (s->tensor_parallel_degree == 1 ||
         (!smp_key_given(asked, SMP_KEY_SEQUENCE_PARALLEL) &&
          job->batch.seq_len % s->tensor_parallel_degree != 0)) {
@@ -696,14 +725,6 @@ static void first_why(const state *st, smp_text *text)
                  st->job.model->n_layer);
 }
 
-static bool offload_holds(const state *st)
-{
-    const smp_settings *s = &st->job.settings;
-
-    return !s->offload || s->checkpointing == SMP_CHECKPOINTING_FULL ||
-           s->checkpointing == SMP_CHECKPOINTING_FIRST;
-}
-
 static void offload_why(const state *st, smp_text *text)
 {
     char value[32];
@@ -782,26 +803,19 @@ static void reduce_why(const state *st, smp_text *text)
 
 static bool efficiency_holds(const state *st)
 {
-    return st->job.settings.efficiency <= 1;
+    return st->job.settings.efficiency >= 0.01 && st->job.settings.efficiency <= 1;
 }
 
 static void efficiency_why(const state *st, smp_text *text)
 {
     (void)st;
-    smp_text_add(text, "must be at most 1; legal here: 0 to 1");
+    smp_text_add(text, "must be from 0.01 to 1, or 0 for that of the stack");
 }
 
 static void accumulation_why(const state *st, smp_text *text)
 {
     smp_text_add(text, "%s reduces whole gradients once a step; legal here: last",
                  smp_runtime_of(st->job.settings.stack)->title);
-}
-
-static bool preloading_holds(const state *st)
-{
-    const smp_settings *s = &st->job.settings;
-
-    return !s->offload || smp_runtime_offloads(s);
 }
 
 static void preloading_why(const state *st, smp_text *text)
@@ -975,6 +989,12 @@ static void warn(const state *st, const smp_settings *asked, smp_errors *errors)
                  "sharding_strategy %s: hybrid_shard_degree %u with tensor_parallel_degree %u "
                  "makes it %s", given, s->hybrid_shard_degree, s->tensor_parallel_degree,
                  acting);
+    }
+    if (st->offload_yields) {
+        smp_warn(errors, &asked->origin[SMP_KEY_OFFLOAD],
+                 "offload true of the plan does not act: %s",
+                 smp_runtime_offloads(s) ? "nothing that it moves is kept with this checkpointing"
+                                         : "the software has no offloading that loads ahead");
     }
     if (model->position != SMP_POSITION_LEARNED && model->max_positions > 0 &&
         st->job.batch.seq_len > model->max_positions) {

@@ -442,7 +442,8 @@ smp_status cli_job_read(const cli_job *options, const char *plan_path, smp_error
         }
         for (size_t i = 0; i < options->set.count; i++) {
             smp_status one = smp_settings_assign(&inputs.job.settings, options->set.values[i],
-                                                 "--set", errors);
+                                                 options->set_name ? options->set_name
+                                                                   : "--set", errors);
             status = status == SMP_OK ? one : status;
         }
     }

@@ -91,7 +91,7 @@ static const char *const usage[] = {
 
 static const char *const examples[] = {
     "smp-exec plan.json --data README.md --steps 100 --metrics run.jsonl",
-    "smp-exec plan.json --data train.bin --eval val.bin --eval-every 100 --steps 1000",
+    "smp-exec plan.json --data train.bin --eval val.bin --eval-every 50 --steps 500",
     "smp-exec plan.json --data tokens.bin --async --trace trace.json --compare",
     NULL
 };
