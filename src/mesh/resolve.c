@@ -993,7 +993,7 @@ static void warn(const state *st, const smp_settings *asked, smp_errors *errors)
     if (st->offload_yields) {
         smp_warn(errors, &asked->origin[SMP_KEY_OFFLOAD],
                  "offload true of the plan does not act: %s",
-                 smp_runtime_offloads(s) ? "nothing that it moves is kept with this checkpointing"
+                 smp_runtime_offloads(s) ? "this checkpointing keeps nothing that it moves"
                                          : "the software has no offloading that loads ahead");
     }
     if (model->position != SMP_POSITION_LEARNED && model->max_positions > 0 &&

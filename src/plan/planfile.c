@@ -343,7 +343,8 @@ static bool act_alike(const smp_settings *a, const smp_settings *b)
 
 /* A plan says every value that acts, also those that a rule gave: sequence_parallel by the
  * tensor degree, the efficiency by the stack.  Those are not held against what is set later, so
- * that they follow it as they would without a plan; and offloading yields where it cannot be. */
+ * that they follow it as they would without a plan; and offloading yields where it cannot be.
+ */
 static void loosen(smp_job *job)
 {
     static const smp_key by_rule[] = {

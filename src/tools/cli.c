@@ -340,7 +340,8 @@ void cli_begin(void)
 
 int cli_end(const char *program, smp_errors *errors)
 {
-    if (fflush(stdout) != 0 || ferror(stdout)) {
+    /* Output that was lost on the way has been told. */
+    if ((fflush(stdout) != 0 || ferror(stdout)) && smp_errors_status(errors) != SMP_SYSTEM) {
         smp_status lost = smp_fail(errors, SMP_SYSTEM, NULL, "standard output: %s",
                                    strerror(errno ? errno : EIO));
         (void)lost;

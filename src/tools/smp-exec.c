@@ -138,6 +138,7 @@ static smp_status check_numbers(const options *o, smp_errors *errors)
         { "--clip", o->clip, 0, 1e30 },
         { "--loss-scale", o->loss_scale, 0, 1e30 },
         { "--timeout", o->timeout, 1e-3, 1e9 },
+        { "--threads", o->threads, 0, 1024 }, /* 0: not given */
     };
     smp_status status = SMP_OK;
 
