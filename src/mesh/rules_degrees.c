@@ -83,16 +83,6 @@ static void tensor_world_why(const smp_resolving *st, smp_text *text)
     smp_text_add(text, "must divide the %u GPUs", st->job.world);
 }
 
-static uint32_t most_experts(const smp_model *model)
-{
-    uint32_t most = 0;
-
-    for (uint32_t k = 0; k < model->n_kind; k++) {
-        most = model->kinds[k].moe.experts > most ? model->kinds[k].moe.experts : most;
-    }
-    return most;
-}
-
 /* Each expert rank has as many experts as the others, as Megatron requires
  * [megatron/core/transformer/moe/experts.py]. */
 static bool experts_hold(const smp_resolving *st)
@@ -104,12 +94,12 @@ static bool experts_hold(const smp_resolving *st)
             return false;
         }
     }
-    return degree == 1 || (most_experts(st->job.model) > 0 && st->job.settings.smp_moe);
+    return degree == 1 || (smp_model_experts(st->job.model) > 0 && st->job.settings.smp_moe);
 }
 
 static void experts_why(const smp_resolving *st, smp_text *text)
 {
-    uint32_t experts = most_experts(st->job.model);
+    uint32_t experts = smp_model_experts(st->job.model);
 
     if (experts == 0) {
         smp_text_add(text, "model %s has no experts", st->job.model->name);

@@ -194,6 +194,8 @@ static inline const smp_block *smp_model_block(const smp_model *model, uint32_t 
 {
     return &model->kinds[model->kind_of_layer[layer]];
 }
+/* Of the layer that has most; 0: a model without experts. */
+uint32_t smp_model_experts(const smp_model *model);
 uint64_t smp_param_elems(const smp_param *param);
 /* Elements of the parameter on one tensor rank of degree t: split, padded, or copied. */
 uint64_t smp_param_local_elems(const smp_model *model, const smp_block *block_or_null,

@@ -321,6 +321,16 @@ uint32_t smp_local_kv_heads(uint32_t kv_heads, uint32_t tensor_degree)
     return (uint32_t)smp_ceil_div(kv_heads, tensor_degree);
 }
 
+uint32_t smp_model_experts(const smp_model *model)
+{
+    uint32_t most = 0;
+
+    for (uint32_t k = 0; k < model->n_kind; k++) {
+        most = model->kinds[k].moe.experts > most ? model->kinds[k].moe.experts : most;
+    }
+    return most;
+}
+
 uint64_t smp_local_vocab(uint64_t vocab, uint32_t tensor_degree)
 {
     return smp_ceil_div(vocab, tensor_degree);

@@ -67,16 +67,6 @@ static void text_job(smp_text *text, const smp_simulation *simulation)
                  job->micro_batches, job->settings.micro_batch);
 }
 
-static bool has_experts(const smp_model *model)
-{
-    for (uint32_t kind = 0; kind < model->n_kind; kind++) {
-        if (model->kinds[kind].moe.experts > 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* All settings that act; those given by the user are marked.  The table ends with those of
  * experts, which do nothing for a model without. */
 static void text_settings(smp_text *text, const smp_job *job)
@@ -84,7 +74,7 @@ static void text_settings(smp_text *text, const smp_job *job)
     const smp_settings *settings = &job->settings;
     size_t n = 0;
     const smp_setting_info *table = smp_settings_table(&n);
-    if (!has_experts(job->model)) {
+    if (smp_model_experts(job->model) == 0) {
         n = (size_t)smp_settings_find("expert_layout");
     }
     smp_text_add(text, "\nSettings that act (* given, others by default or rule)\n");

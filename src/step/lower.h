@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the files of the lowering share: one context per program, made from a resolved job
- * for one rank, filled in by lower.c and read by the emitters.
+ * for one rank, filled in by the files lower_*.c and read by the emitters.
  *
  * A variant is a kind of block under one checkpointing mode; its segments are stored once.
  * Variants whose layers interleave form a stack: they share the buffers that have one entry
@@ -152,6 +152,16 @@ typedef struct smp_lowering {
     smp_layer_set *spans; uint32_t n_span, cap_span;
 } smp_lowering;
 
+/* What becomes of a job, in this order: lower_decide.c, lower_comms.c, lower_buffers.c,
+ * lower_variants.c, segments (lower.c), lower_order.c. */
+void smp_lower_decide(smp_lowering *low);
+void smp_lower_comms(smp_lowering *low, const smp_class *class_or_null);
+void smp_lower_buffers(smp_lowering *low);
+SMP_CHECK smp_status smp_lower_variants(smp_lowering *low);
+void smp_lower_order(smp_lowering *low);
+
+/* A buffer that only orders tasks. */
+uint16_t smp_lower_token(smp_lowering *low, const char *name);
 /* Scratch of a segment: one buffer for each name, as large as its largest use. */
 uint16_t smp_lower_scratch(smp_lowering *low, const char *name, smp_buffer_kind kind,
                            uint64_t bytes);

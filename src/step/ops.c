@@ -21,6 +21,19 @@ const smp_op_info *smp_op_info_of(smp_op op)
     return &ops[op];
 }
 
+smp_dtype smp_precision_dtype(smp_precision precision)
+{
+    switch (precision) {
+    case SMP_PRECISION_BF16:
+        return SMP_BF16;
+    case SMP_PRECISION_FP16:
+        return SMP_F16;
+    case SMP_PRECISION_FP32:
+        break;
+    }
+    return SMP_F32;
+}
+
 uint32_t smp_dtype_bytes(smp_dtype dtype)
 {
     static const uint32_t bytes[SMP_DTYPES] = { 4, 2, 2, 1, 4 };

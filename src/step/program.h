@@ -34,6 +34,7 @@
 
 typedef enum smp_dtype { SMP_F32, SMP_BF16, SMP_F16, SMP_U8, SMP_I32, SMP_DTYPES } smp_dtype;
 uint32_t smp_dtype_bytes(smp_dtype dtype);
+smp_dtype smp_precision_dtype(smp_precision precision);
 const char *smp_dtype_name(smp_dtype dtype);
 
 typedef enum smp_op_class {
