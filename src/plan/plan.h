@@ -95,7 +95,8 @@ uint32_t smp_expert_shards(const smp_settings *settings);
  * them when each repeats the one before it shifted in time (evaluate.c).  Time parts are exact
  * when `parts`; otherwise they are those of what was simulated, and safety_bytes is 0.  Both
  * outputs may be NULL: `alone_ps_p` a lower bound of the step where nothing slows anything,
- * exact where it repeats; `micro_batches_p` how many were simulated. */
+ * exact where it repeats;
+ * `micro_batches_p` how many were simulated. */
 SMP_CHECK smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
                                   smp_report *report_p, int64_t *alone_ps_p,
                                   uint64_t *micro_batches_p);
