@@ -115,6 +115,9 @@ static void act_checkpointing(smp_settings *s, uint32_t n_layer)
     } else if (s->checkpointing != SMP_CHECKPOINTING_FIRST) {
         s->checkpointing_layers = n_layer;
     }
+    if (s->offload_layers == s->checkpointing_layers) {
+        s->offload_layers = 0;
+    }
 }
 
 static bool is_nested(const smp_settings *s)
@@ -713,6 +716,20 @@ static void offload_why(const state *st, smp_text *text)
                  "first:K, which is %s; legal here: false", value);
 }
 
+static bool offload_layers_hold(const state *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->offload || !offload_holds(st) || s->offload_layers <= s->checkpointing_layers;
+}
+
+static void offload_layers_why(const state *st, smp_text *text)
+{
+    smp_text_add(text, "only checkpointed layers are offloaded, of which there are %u; legal "
+                 "here: 0 (all) to %u", st->job.settings.checkpointing_layers,
+                 st->job.settings.checkpointing_layers);
+}
+
 static bool sequence_parallel_holds(const state *st)
 {
     return !st->job.settings.sequence_parallel ||
@@ -859,6 +876,7 @@ static const rule rules[] = {
     {SMP_KEY_LOSS_CHUNKS, true, loss_chunks_hold, loss_chunks_why},
     {SMP_KEY_CHECKPOINTING, false, first_holds, first_why},
     {SMP_KEY_OFFLOAD, false, offload_holds, offload_why},
+    {SMP_KEY_OFFLOAD_LAYERS, false, offload_layers_hold, offload_layers_why},
     {SMP_KEY_SEQUENCE_PARALLEL, false, sequence_parallel_holds, sequence_parallel_why},
     {SMP_KEY_PRECISION, false, precision_holds, precision_why},
     {SMP_KEY_MASTER, false, master_holds, master_why},
