@@ -25,7 +25,7 @@ static const char *const shown_keys[] = {
     "tensor_parallel_degree", "expert_parallel_degree", "rank_order", "sequence_parallel",
     "hybrid_shard_degree",
     "reshard_after_forward", "micro_batch", "accumulation", "checkpointing", "offload",
-    "activation_loading_horizon", "loss_chunks", "prefetch",
+    "offload_layers", "activation_loading_horizon", "loss_chunks", "prefetch",
 };
 enum {
     N_SHOWN = sizeof shown_keys / sizeof shown_keys[0],
@@ -41,6 +41,9 @@ static bool acts(const smp_job *job, const char *key)
     const smp_settings *s = &job->settings;
     if (strcmp(key, "activation_loading_horizon") == 0) {
         return s->offload && s->sm_activation_offloading;
+    }
+    if (strcmp(key, "offload_layers") == 0) {
+        return s->offload && s->offload_layers > 0;
     }
     if (strcmp(key, "expert_parallel_degree") == 0 || strcmp(key, "rank_order") == 0) {
         return s->expert_parallel_degree > 1;
