@@ -270,7 +270,8 @@ const char *smp_front_name(const smp_job *job, char text[SMP_FRONT_NAME])
         snprintf(chunks, sizeof chunks, " lc %u", s->loss_chunks);
     }
     snprintf(text, SMP_FRONT_NAME, "tp %u%s shard %u mb %u %s%s%s%s",
-             s->tensor_parallel_degree, experts, s->hybrid_shard_degree, s->micro_batch, checkpointing, offload, chunks,
+             s->tensor_parallel_degree, experts, s->hybrid_shard_degree,
+             s->micro_batch, checkpointing, offload, chunks,
              s->reshard_after_forward ? "" : " kept");
     return text;
 }
