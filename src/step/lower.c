@@ -913,6 +913,7 @@ smp_status smp_lower_rank(const smp_job *job, const smp_mesh *mesh, uint32_t ran
         add_layouts(&low);
         add_units(&low);
         add_segments(&low);
+        smp_lower_placeholders(&low);
         add_order(&low);
     }
     smp_build_finish(&low.build);
