@@ -89,6 +89,9 @@ static void act_checkpointing(smp_settings *s, uint32_t n_layer)
     } else if (s->checkpointing != SMP_CHECKPOINTING_FIRST) {
         s->checkpointing_layers = n_layer;
     }
+    if (s->offload_layers == s->checkpointing_layers) {
+        s->offload_layers = 0;
+    }
 }
 
 /* Nested: expert ranks beside each other inside the shard group, so that rows stay on the links

@@ -177,6 +177,20 @@ static void preloading_why(const smp_resolving *st, smp_text *text)
                  smp_runtime_of(st->job.settings.stack)->title);
 }
 
+static bool offload_layers_hold(const smp_resolving *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->offload || !offload_holds(st) || s->offload_layers <= s->checkpointing_layers;
+}
+
+static void offload_layers_why(const smp_resolving *st, smp_text *text)
+{
+    smp_text_add(text, "only checkpointed layers are offloaded, of which there are %u; legal "
+                 "here: 0 (all) to %u", st->job.settings.checkpointing_layers,
+                 st->job.settings.checkpointing_layers);
+}
+
 static bool sequence_parallel_holds(const smp_resolving *st)
 {
     return !st->job.settings.sequence_parallel ||
@@ -339,6 +353,7 @@ const smp_rule smp_rules_step[] = {
     {SMP_KEY_LOSS_CHUNKS, true, loss_chunks_hold, loss_chunks_why},
     {SMP_KEY_CHECKPOINTING, false, first_holds, first_why},
     {SMP_KEY_OFFLOAD, false, offload_holds, offload_why},
+    {SMP_KEY_OFFLOAD_LAYERS, false, offload_layers_hold, offload_layers_why},
     {SMP_KEY_SEQUENCE_PARALLEL, false, sequence_parallel_holds, sequence_parallel_why},
     {SMP_KEY_PRECISION, false, precision_holds, precision_why},
     {SMP_KEY_MASTER, false, master_holds, master_why},

@@ -20,6 +20,7 @@
 #include "base/memo.h"
 #include "base/numeric.h"
 #include "mesh/runtime.h"
+#include "mesh/settings.h"
 #include "model/model.h"
 #include "plan/head.h"
 
@@ -582,7 +583,7 @@ static uint64_t saved_bytes(const smp_job *job, uint64_t stacks, uint64_t full_l
         return stacks;
     }
     const uint32_t kept = s->sm_activation_offloading ? s->activation_loading_horizon : 1;
-    const uint32_t layers = s->checkpointing_layers;
+    const uint32_t layers = smp_offloaded_layers(s);
     const uint64_t gone = smp_mul(full_layer, layers > kept ? layers - kept : 0);
     return stacks > gone ? stacks - gone : 0;
 }

@@ -88,6 +88,7 @@ smp_status smp_lower_rank(const smp_job *job, const smp_mesh *mesh, uint32_t ran
     status = smp_lower_variants(&low);
     if (status == SMP_OK) {
         add_segments(&low);
+        smp_lower_placeholders(&low);
         smp_lower_order(&low);
     }
     smp_build_finish(&low.build);

@@ -4,6 +4,7 @@
 #include "step/lower.h"
 
 #include "base/numeric.h"
+#include "mesh/settings.h"
 
 static void decide_share(smp_lowering *low, smp_share *share, smp_group shard,
                          smp_group replica)
@@ -121,7 +122,7 @@ static void decide_stack(smp_lowering *low)
 
 static void decide_checkpointing(smp_lowering *low)
 {
-    uint32_t n = low->model->n_layer, horizon = low->set->activation_loading_horizon;
+    uint32_t n = low->model->n_layer, horizon = low->set->activation_loading_horizon, layers;
 
     if (low->set->checkpointing == SMP_CHECKPOINTING_FIRST) {
         low->checkpointed =
@@ -129,14 +130,12 @@ static void decide_checkpointing(smp_lowering *low)
     } else if (low->set->checkpointing != SMP_CHECKPOINTING_NONE) {
         low->checkpointed = n;
     }
-    if (!low->set->offload || low->checkpointed == 0) {
-        return;
-    }
+    layers = smp_offloaded_layers(low->set);
     if (!low->set->sm_activation_offloading) {
-        low->offloaded = low->stored = low->checkpointed;
-    } else if (horizon < low->checkpointed) {
-        low->offloaded = low->checkpointed;
-        low->stored = low->checkpointed - horizon;
+        low->offloaded = low->stored = layers;
+    } else if (horizon < layers) { /* the last ones are never stored */
+        low->offloaded = layers;
+        low->stored = layers - horizon;
     }
 }
 
