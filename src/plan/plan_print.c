@@ -337,7 +337,7 @@ static void put_nearest(const smp_plan *plan, FILE *stream)
     if (memory->peaks[moment].host_bytes_per_node > memory->host_capacity_bytes) {
         fprintf(stream, "    host memory %s per node of %s (%s)\n",
                 smp_show_bytes(memory->peaks[moment].host_bytes_per_node),
-                smp_show_bytes(memory->host_capacity_bytes), smp_moment_title(moment));
+                smp_show_bytes(memory->host_capacity_bytes), smp_moment_texts[moment].title);
     }
     if (plan->fitting_gpus > 0) {
         fprintf(stream, "The smallest number of such GPUs that fits is %u.\n",
