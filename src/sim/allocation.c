@@ -2,11 +2,8 @@
 /*
  * "Tried to allocate 31.32 GiB": which tensor is this?
  *
- * Every buffer of the step is described as a product: tokens x a width of the model x bytes,
- * or elements of a unit x bytes.  The widths tried are those of the model under its tensor
- * degree, the one that the buffer's name suggests first.  A given size is then held against
- * the buffers as they are, and against the token counts with which a smp_product would have it.
- * Some sizes that the step never has, but PyTorch programs do, are described beside them.
+ * A given size is held against the buffers as they are (candidates.h), and against the token
+ * counts with which a product would have it.
  */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
