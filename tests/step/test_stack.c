@@ -146,6 +146,46 @@ static void bytes_of_the_loss(void **state)
     check_u64(logits_bytes("eager"), 512 * 1024 * (2 + 12));
 }
 
+/* Bytes of placeholders of weight gradients. */
+static uint64_t placeholder_bytes(const char *model, uint32_t gpus, const char *settings)
+{
+    bench b;
+    uint64_t sum = 0;
+
+    bench_open(&b, model, gpus, 512, 4, settings);
+    bench_lower(&b);
+    const smp_program *p = b.step->programs[0];
+    for (uint32_t i = 0; i < p->n_buffer; i++) {
+        if (strncmp(p->buffers[i].name, "placeholder.", 12) == 0) {
+            assert_int_equal(p->buffers[i].scope, SMP_SCOPE_STEP);
+            sum += p->buffers[i].bytes;
+        }
+    }
+    bench_close(&b);
+    return sum;
+}
+
+/* One for each shape, however many layers and experts have it, in 2 bytes.  h 512, heads and kv
+ * heads 512 + 2 x 256, f 1024, words 1024: q k v and the head are both 1024 x 512. */
+static void placeholders(void **state)
+{
+    const uint64_t qkv = 1024 * 512, o = 512 * 512, up = 2048 * 512, down = 512 * 1024;
+
+    (void)state;
+    check_u64(placeholder_bytes(LLAMA(4, 4), 1, "stack=megatron"), 2 * (qkv + o + up + down));
+    check_u64(placeholder_bytes(LLAMA(2, 4), 1, "stack=megatron"), 2 * (qkv + o + up + down));
+    /* halves: q k v, down and the head are all 512 x 512 */
+    check_u64(placeholder_bytes(LLAMA(4, 4), 2, "stack=megatron tensor_parallel_degree=2"),
+              2 * (qkv / 2 + o / 2 + up / 2));
+    /* experts of the same shapes, and the router */
+    check_u64(placeholder_bytes(MIXTRAL(2, 8, 2), 1, "stack=megatron"),
+              2 * (qkv + o + up + down + 8 * 512));
+    check_u64(placeholder_bytes(MIXTRAL(2, 8, 2), 4, "stack=megatron expert_parallel_degree=4"),
+              2 * (qkv + o + up + down + 8 * 512));
+    check_u64(placeholder_bytes(LLAMA(4, 4), 4, "stack=deepspeed"), 0);
+    check_u64(placeholder_bytes(LLAMA(4, 4), 4, "stack=native"), 0);
+}
+
 /* What a layer keeps, a token, its input apart; from the stacks of the program. */
 static uint64_t layer_bytes(const char *settings)
 {
@@ -309,6 +349,7 @@ int main(void)
         cmocka_unit_test(rules),
         cmocka_unit_test(bytes_per_parameter),
         cmocka_unit_test(bytes_of_the_loss),
+        cmocka_unit_test(placeholders),
         cmocka_unit_test(what_selective_keeps),
         cmocka_unit_test(one_communicator),
         cmocka_unit_test(attention_in_triton),
