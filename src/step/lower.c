@@ -198,12 +198,15 @@ static void decide_stack(smp_lowering *low)
     low->runtime = smp_runtime_of(low->set->stack);
     low->kernels = smp_runtime_kernels(low->runtime, low->set->compile);
     low->loss = low->set->loss_kernel;
-    low->comm_token = low->reduce_token = SMP_NO_BUFFER;
+    low->comm_token = low->reduce_token = low->update_token = SMP_NO_BUFFER;
     if (low->runtime->one_comm) {
         low->comm_token = token_buffer(low, "communicator");
     }
     if (!low->set->overlap_reduce) {
         low->reduce_token = token_buffer(low, "backward");
+    }
+    if (!low->set->overlap_gather) {
+        low->update_token = token_buffer(low, "update");
     }
     program->kernels = low->kernels;
     program->loss = low->loss;
@@ -803,6 +806,18 @@ static void order_backward(smp_lowering *low, uint64_t mb)
     reduce(low, &low->dense, &low->root_segments, 0, mb, 0);
 }
 
+/* The gathers that wait for all updates: after them in the order too. */
+static void order_publish(smp_lowering *low, uint64_t mb)
+{
+    issue(low, low->root_segments.publish, 0, mb, 0);
+    for (uint32_t i = 0; i < low->model->n_layer; i++) {
+        issue(low, segments_of(low, i)->publish, i, mb, 0);
+        if (experts_of(low, i)) {
+            issue(low, experts_of(low, i)->publish, i, mb, 0);
+        }
+    }
+}
+
 static void order_update(smp_lowering *low)
 {
     uint64_t mb = low->job->micro_batches - 1;
@@ -824,6 +839,7 @@ static void order_update(smp_lowering *low)
             issue(low, experts_of(low, i)->update, i, mb, 0);
         }
     }
+    order_publish(low, mb);
 }
 
 static void add_order(smp_lowering *low)
