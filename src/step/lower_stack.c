@@ -2,9 +2,9 @@
 /*
  * Memory that the software of a stack holds over the step and no task accesses.
  *
- * Placeholders.  A module that adds its weight gradient to the gradient buffer itself still owes
- * autograd a tensor, for the hooks of the parameter to run.  Transformer Engine keeps one tensor
- * of each shape and type for that, made at first use and never freed (get_dummy_wgrad in
+ * Placeholders.  A module that adds its weight gradient to the gradient buffer itself still
+ * owes autograd a tensor, for the hooks of the parameter to run.  Transformer Engine keeps one
+ * tensor of each shape and type for that, made at first use and never freed (get_dummy_wgrad in
  * transformer_engine/pytorch/module/base.py; of linear layers since 2.3, of grouped ones since
  * 2.10); Megatron-LM takes those of its output layer from the same place
  * (core/tensor_parallel/layers.py).  Contents are never read.
