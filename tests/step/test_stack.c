@@ -320,26 +320,53 @@ static void costs(void **state)
     bench_close(&b);
 }
 
+static int64_t step_of(const char *settings)
+{
+    bench b;
+    smp_simulation *simulation = NULL;
+
+    bench_open(&b, LLAMA(4, 4), 4, 2048, 4, settings);
+    bench_lower(&b);
+    check_ok(smp_step_verify(b.step, b.errors), b.errors);
+    check_ok(smp_simulate(&b.job, b.step, b.errors, &simulation), b.errors);
+    const int64_t step_ps = smp_simulation_report(simulation)->step_ps;
+    smp_simulation_destroy(simulation);
+    bench_close(&b);
+    return step_ps;
+}
+
 /* Reductions behind backward never end earlier, and start when it has ended. */
 static void reductions_behind_backward(void **state)
 {
+    (void)state;
+    assert_true(step_of("sharding=optimizer") <
+                step_of("sharding=optimizer overlap_reduce=false"));
+}
+
+/* The same of gathers and updates; in the order of issue too, the last update before the first
+ * gather. */
+static void gathers_behind_updates(void **state)
+{
     bench b;
-    int64_t step_ps[2];
+    uint32_t last_update = 0, first_gather = UINT32_MAX;
 
     (void)state;
-    for (int later = 0; later < 2; later++) {
-        smp_simulation *simulation = NULL;
+    assert_true(step_of("sharding=optimizer") <
+                step_of("sharding=optimizer overlap_gather=false"));
+    bench_open(&b, LLAMA(4, 4), 4, 512, 4, "sharding=optimizer overlap_gather=false");
+    bench_lower(&b);
+    const smp_program *p = b.step->programs[0];
+    for (uint32_t i = 0; i < p->n_instance; i++) {
+        const char *name = p->segments[p->order[i].segment].name;
 
-        bench_open(&b, LLAMA(4, 4), 4, 2048, 4,
-                   later ? "sharding=optimizer overlap_reduce=false" : "sharding=optimizer");
-        bench_lower(&b);
-        check_ok(smp_step_verify(b.step, b.errors), b.errors);
-        check_ok(smp_simulate(&b.job, b.step, b.errors, &simulation), b.errors);
-        step_ps[later] = smp_simulation_report(simulation)->step_ps;
-        smp_simulation_destroy(simulation);
-        bench_close(&b);
+        last_update = strcmp(name, "update") == 0 ? i : last_update;
+        if (strcmp(name, "publish") == 0 && first_gather == UINT32_MAX) {
+            first_gather = i;
+        }
     }
-    assert_true(step_ps[0] < step_ps[1]);
+    bench_close(&b);
+    assert_true(last_update < first_gather && first_gather != UINT32_MAX);
+    refuse("overlap_gather=false", "must be whole: needs sharding optimizer or none");
 }
 
 int main(void)
@@ -355,6 +382,7 @@ int main(void)
         cmocka_unit_test(attention_in_triton),
         cmocka_unit_test(costs),
         cmocka_unit_test(reductions_behind_backward),
+        cmocka_unit_test(gathers_behind_updates),
     };
 
     return cmocka_run_group_tests_name("stacks", tests, NULL, NULL);
