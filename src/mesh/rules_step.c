@@ -344,6 +344,21 @@ static void overlap_why(const smp_resolving *st, smp_text *text)
                  "sharding optimizer or none; legal here: true");
 }
 
+/* With sharding=full the next forward gathers. */
+static bool gathers_holds(const smp_resolving *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return s->overlap_gather || s->sharding != SMP_SHARDING_FULL;
+}
+
+static void gathers_why(const smp_resolving *st, smp_text *text)
+{
+    (void)st;
+    smp_text_add(text, "parameters that are gathered when all are updated must be whole: "
+                 "needs sharding optimizer or none; legal here: true");
+}
+
 const smp_rule smp_rules_step[] = {
     {SMP_KEY_SHARDING, false, sharding_holds, sharding_why},
     {SMP_KEY_RESHARD_AFTER_FORWARD, false, reshard_holds, reshard_why},
@@ -365,5 +380,6 @@ const smp_rule smp_rules_step[] = {
     {SMP_KEY_ACCUMULATION, false, smp_accumulation_holds, accumulation_why},
     {SMP_KEY_OFFLOAD, false, preloading_holds, preloading_why},
     {SMP_KEY_OVERLAP_REDUCE, false, overlap_holds, overlap_why},
+    {SMP_KEY_OVERLAP_GATHER, false, gathers_holds, gathers_why},
     {.holds = NULL},
 };

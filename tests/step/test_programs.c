@@ -84,6 +84,7 @@ static const char *const choices[][5] = {
     {"compile=true"},
     {"loss_kernel=fused", "loss_kernel=compiled", "loss_kernel=copy", "loss_kernel=eager"},
     {"overlap_reduce=false"},
+    {"overlap_gather=false"},
 };
 
 typedef struct bench {
