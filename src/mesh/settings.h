@@ -4,7 +4,7 @@
  *
  * The enum of keys, the table of smp_settings_table, parser, printer and defaults are made
  * from this list.  A new setting is a field of smp_settings, a line here and, where it depends
- * on other settings, a rule in resolve.c.
+ * on other settings, a rule in rules_step.c (rules_degrees.c for degrees).
  */
 #ifndef SMP_MESH_SETTINGS_H
 #define SMP_MESH_SETTINGS_H

@@ -92,14 +92,9 @@ void smp_bounds_destroy(smp_bounds *bounds)
     }
 }
 
-static bool is_nested(const smp_settings *s)
-{
-    return s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
-}
-
 uint32_t smp_expert_shards(const smp_settings *s)
 {
-    return s->hybrid_shard_degree / (is_nested(s) ? s->expert_parallel_degree : 1);
+    return s->hybrid_shard_degree / (smp_nested(s) ? s->expert_parallel_degree : 1);
 }
 
 /* ---------------------------------------------------------------------- units */
@@ -218,7 +213,7 @@ static smp_status find_mesh(smp_bounds *bounds, const smp_job *job, smp_errors *
     const smp_settings *s = &job->settings;
     const mesh_key key = {s->tensor_parallel_degree, s->hybrid_shard_degree,
                           s->expert_parallel_degree, (uint32_t)s->rank_order[2], job->world,
-                          is_nested(s)};
+                          smp_nested(s)};
     bool is_new = false;
     mesh_part *part = smp_memo_at(bounds->meshes, &key, &is_new);
     *part_p = part;

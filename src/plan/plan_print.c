@@ -285,7 +285,7 @@ void smp_put_front(const smp_front *front, const char *currency, bool run, FILE 
     for (size_t i = 0; i < n; i++) {
         const smp_front_point *p = &front->at[picked[i]];
         const double cost = run ? p->cost : p->found.report.cost_per_billion_tokens;
-        char name[96];
+        char name[SMP_FRONT_NAME];
         char money[24] = "-";
         if (cost > 0 && isfinite(cost) && currency) {
             snprintf(money, sizeof money, "%.2f", cost);
@@ -304,7 +304,7 @@ void smp_out_front(smp_json_out *out, const smp_front *front, bool run)
     smp_out_array(out, "front");
     for (size_t i = 0; i < front->n; i++) {
         const smp_front_point *p = &front->at[i];
-        char name[96];
+        char name[SMP_FRONT_NAME];
         smp_out_object(out, NULL);
         smp_out_string(out, "name", smp_front_name(&p->found.job, name));
         smp_out_string(out, "cluster", p->found.job.cluster->name);

@@ -343,7 +343,7 @@ static void apply_expert(const smp_plan_space *space, const smp_point *point, sm
              SMP_AXIS_REPLICA},
             {SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT, SMP_AXIS_SHARD, SMP_AXIS_EXPERT,
              SMP_AXIS_REPLICA}};
-        const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+        const bool nested = smp_nested(s);
         memcpy(s->rank_order, orders[nested], sizeof orders[nested]);
         s->given |= UINT64_C(1) << SMP_KEY_RANK_ORDER; /* against the default of the layout */
     }
@@ -409,7 +409,7 @@ static bool is_copy_mesh(const smp_plan_space *space, const smp_point *point,
 {
     const smp_settings *s = &job->settings;
     /* the two orders are one where either axis has one rank */
-    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const bool nested = smp_nested(s);
     const uint32_t expert = s->expert_parallel_degree;
     const uint32_t shard = s->hybrid_shard_degree / (nested ? expert : 1);
     return (s->tensor_parallel_degree == 1 && point->digit[SMP_DIM_SEQUENCE] > 0) ||
@@ -529,7 +529,7 @@ bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
     }
     if ((choice_value(space, point, SMP_DIM_OFFLOAD) > 0 && !whole) ||
         tokens % choice_value(space, point, SMP_DIM_CHUNKS) != 0) {
-        return false; /* rules of offload and loss_chunks (src/mesh/resolve.c) */
+        return false; /* rules of offload and loss_chunks (src/mesh/rules_step.c) */
     }
     *job_p = *mesh;
     apply_leaf(space, point, &job_p->settings);

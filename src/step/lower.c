@@ -112,7 +112,7 @@ static void decide_ranks(smp_lowering *low)
     low->tensor = smp_mesh_degree(low->mesh, SMP_AXIS_TENSOR);
     low->tensor_rank = coords.axis[SMP_AXIS_TENSOR];
     low->expert = smp_mesh_degree(low->mesh, SMP_AXIS_EXPERT);
-    nested = low->set->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    nested = smp_nested(low->set);
     decide_share(low, &low->dense, SMP_GROUP_SHARD, SMP_GROUP_DENSE_REPLICA);
     low->dense.prefix = "";
     low->experts = low->dense;
@@ -298,7 +298,7 @@ static void share_comms_of_experts(smp_lowering *low, const smp_class *klass)
 {
     smp_share *experts = &low->experts;
 
-    if (low->expert > 1 && low->set->expert_layout == SMP_EXPERT_LAYOUT_NESTED) {
+    if (low->expert > 1 && smp_nested(low->set)) {
         add_share_comms(low, klass, experts, SMP_GROUP_EXPERT_SHARD, SMP_GROUP_REPLICA);
         return;
     }
@@ -913,6 +913,7 @@ smp_status smp_lower_rank(const smp_job *job, const smp_mesh *mesh, uint32_t ran
         add_layouts(&low);
         add_units(&low);
         add_segments(&low);
+        smp_lower_placeholders(&low);
         add_order(&low);
     }
     smp_build_finish(&low.build);
