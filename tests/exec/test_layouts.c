@@ -360,6 +360,8 @@ static void check_bits(const char *config, const char *more, uint32_t ranks)
         "checkpointing=full offload=true activation_loading_horizon=1",
         "checkpointing=full offload=true activation_loading_horizon=2",
         "checkpointing=full offload=true sm_activation_offloading=false",
+        "checkpointing=full offload=true activation_loading_horizon=1 offload_layers=2",
+        "checkpointing=first:2 offload=true sm_activation_offloading=false offload_layers=1",
     };
     trained one;
     char text[512];
