@@ -72,16 +72,6 @@ static void text_job(smp_text *text, const smp_simulation *simulation)
                  job->micro_batches, job->settings.micro_batch);
 }
 
-static bool has_experts(const smp_model *model)
-{
-    for (uint32_t kind = 0; kind < model->n_kind; kind++) {
-        if (model->kinds[kind].moe.experts > 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* All settings that act; those given by the user are marked.  Those of experts, from
  * expert_layout to before stack, do nothing for a model without. */
 static void text_settings(smp_text *text, const smp_job *job)
@@ -95,7 +85,7 @@ static void text_settings(smp_text *text, const smp_job *job)
     size_t column = 0;
     for (size_t i = 0; i < n; i++) {
         char value[VALUE_BYTES];
-        if ((i >= experts && i < software && !has_experts(job->model)) ||
+        if ((i >= experts && i < software && smp_model_experts(job->model) == 0) ||
             !smp_settings_get(settings, table[i].key, value, sizeof value)) {
             continue;
         }

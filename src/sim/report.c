@@ -122,17 +122,6 @@ static double step_sigma_s(const smp_simulation *simulation)
 
 /* -------------------------------------------------------------------- report */
 
-static smp_dtype precision_dtype(smp_precision precision)
-{
-    switch (precision) {
-    case SMP_PRECISION_BF16: return SMP_BF16;
-    case SMP_PRECISION_FP16: return SMP_F16;
-    case SMP_PRECISION_FP32:
-        break;
-    }
-    return SMP_F32;
-}
-
 static void fill_rates(const smp_simulation *simulation, smp_report *report)
 {
     enum { SECONDS_PER_HOUR = 3600 };
@@ -147,7 +136,7 @@ static void fill_rates(const smp_simulation *simulation, smp_report *report)
     report->model_flops = simulation->step->model_flops;
     report->hardware_flops = simulation->step->hardware_flops;
     report->peak_flops_per_s =
-        job->profile->peak_flops[precision_dtype(job->settings.precision)].value;
+        job->profile->peak_flops[smp_precision_dtype(job->settings.precision)].value;
     if (step_s > 0) {
         report->tokens_per_s_per_gpu = tokens / step_s / world;
         if (report->peak_flops_per_s > 0) {
