@@ -122,6 +122,28 @@ static void micro_batch_why(const smp_resolving *st, smp_text *text)
                  st->job.batch.global_batch, st->job.data_ranks, each);
 }
 
+/* Forward and backward of a layer for a micro-batch is a visit each.  A step is simulated visit
+ * by visit, at some 700 bytes and 5 us each: 3 GB and half a minute at most. */
+enum { MOST_VISITS = 1 << 22 };
+
+static uint64_t most_micro_batches(const smp_model *model)
+{
+    return MOST_VISITS / 2 / model->n_layer;
+}
+
+static bool visits_hold(const smp_resolving *st)
+{
+    return st->job.micro_batches <= most_micro_batches(st->job.model);
+}
+
+static void visits_why(const smp_resolving *st, smp_text *text)
+{
+    smp_text_add(text, "makes %" PRIu64 " micro-batches of global_batch %" PRIu64 ": a step of "
+                 "%u layers may have %" PRIu64, st->job.micro_batches,
+                 st->job.batch.global_batch, st->job.model->n_layer,
+                 most_micro_batches(st->job.model));
+}
+
 static bool loss_chunks_hold(const smp_resolving *st)
 {
     return smp_micro_batch_tokens(&st->job) % st->job.settings.loss_chunks == 0;
@@ -357,6 +379,7 @@ const smp_rule smp_rules_step[] = {
     {SMP_KEY_SEQ_LEN, false, seq_holds, seq_why},
     {SMP_KEY_GLOBAL_BATCH, false, global_batch_holds, global_batch_why},
     {SMP_KEY_MICRO_BATCH, true, micro_batch_holds, micro_batch_why},
+    {SMP_KEY_MICRO_BATCH, true, visits_hold, visits_why},
     {SMP_KEY_LOSS_CHUNKS, true, loss_chunks_hold, loss_chunks_why},
     {SMP_KEY_CHECKPOINTING, false, first_holds, first_why},
     {SMP_KEY_OFFLOAD, false, smp_offload_holds, offload_why},

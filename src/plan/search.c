@@ -17,7 +17,9 @@
 #include "base/numeric.h"
 #include "model/model.h"
 #include "sim/peaks.h"
+#include "step/lower.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -140,6 +142,19 @@ static uint64_t host_excess(const smp_job *job)
     const uint64_t bytes = smp_mul(smp_mul(4, smp_model_parameters(job->model)), ranks);
     const uint64_t there = (uint64_t)cluster->host_memory_bytes.value;
     return !job->settings.delayed_init && bytes > there ? bytes - there : 0;
+}
+
+/* A day of a step at the peak rate of its GPUs.  Times are 64-bit picoseconds, 106 days, and
+ * real ones are longer than that: a job beyond it is not searched. */
+enum { MOST_IDEAL_S = 86400 };
+
+static double ideal_s(const smp_job *job)
+{
+    double peak = 0;
+    for (int d = 0; d < SMP_DTYPES; d++) {
+        peak = fmax(peak, job->profile->peak_flops[d].value);
+    }
+    return smp_model_flops(job) / (peak * job->cluster->gpus);
 }
 
 /* ----------------------------------------------------------------- the plans */
@@ -477,7 +492,7 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     const uint64_t before = plan->info.evaluated;
     smp_status st = !plan->options.prune       ? every_point(&s)
                     : host_excess(job) > 0 ? SMP_OK /* nothing fits */
-                                               : best_first(&s);
+                                           : best_first(&s);
     merge(&s);
     if (st == SMP_OK && plan->options.front) {
         st = smp_front_find(plan, bounds, job, errors);
@@ -534,6 +549,9 @@ static smp_status search_all(smp_plan *plan, smp_bounds *bounds, smp_errors *err
         }
         smp_job job = plan->job;
         job.cluster = smp_cluster_resized(plan->arena, cluster, gpus);
+        if (ideal_s(&job) > MOST_IDEAL_S) {
+            continue;
+        }
         const smp_status st = search_gpus(plan, bounds, &job, errors);
         if (st != SMP_OK || (objective == SMP_OBJECTIVE_GPUS && plan->n_found > 0)) {
             return st;
@@ -802,6 +820,12 @@ static smp_status confirm(smp_plan *plan, smp_errors *errors)
 
 static smp_status run(smp_plan *plan, smp_errors *errors)
 {
+    if (ideal_s(&plan->job) > MOST_IDEAL_S) {
+        return smp_fail(errors, SMP_INPUT, NULL,
+                        "a step takes %.3g days at the peak rate of %u GPUs: must be at most 1; "
+                        "lower seq_len or global_batch, or use more GPUs",
+                        ideal_s(&plan->job) / MOST_IDEAL_S, plan->job.cluster->gpus);
+    }
     smp_bounds *bounds = smp_bounds_create();
     plan->start_s = now_s();
     smp_status st = search_all(plan, bounds, errors);

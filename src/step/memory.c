@@ -578,6 +578,25 @@ static void sweep_lives(planning *p)
     smp_order_destroy(s.order);
 }
 
+/* Sets bit (j, i) where (i, j) is.  In blocks of 64 x 64, whose words stay in the cache. */
+static void make_symmetric(const planning *p, uint64_t *matrix)
+{
+    enum { WIDTH = 64 };
+    for (uint32_t first = 0; first < p->n_item; first += WIDTH) {
+        const uint32_t end = p->n_item - first < WIDTH ? p->n_item : first + WIDTH;
+        for (uint32_t w = 0; w < p->words; w++) {
+            for (uint32_t i = first; i < end; i++) {
+                const uint64_t word = row(p, matrix, i)[w];
+                for (uint32_t k = 0; word != 0 && k < WIDTH; k++) {
+                    if (word >> k & 1u) {
+                        set_bit(row(p, matrix, w * WIDTH + k), i);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /* The phase of a ring differs between micro-batches: what one slot may not share with, none
  * may.  `apart`: the slots of a ring never share with each other. */
 static void join_rings(planning *p, uint64_t *matrix, bool apart)
@@ -602,13 +621,7 @@ static void join_rings(planning *p, uint64_t *matrix, bool apart)
         }
         i += n - 1;
     }
-    for (uint32_t i = 0; i < p->n_item; i++) {
-        for (uint32_t j = 0; j < p->n_item; j++) {
-            if (bit(row(p, matrix, i), j)) {
-                set_bit(row(p, matrix, j), i);
-            }
-        }
-    }
+    make_symmetric(p, matrix);
 }
 
 static void find_conflicts(planning *p)
