@@ -308,6 +308,7 @@ typedef struct smp_settings {
     bool overlap_gather;      /* updated parameters are gathered while others are updated */
     double efficiency; /* 0: that of the stack; after resolving the one that acts */
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
+    uint64_t yields; /* bit i: given by a plan file; gives way to what is set later */
     smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */
 } smp_settings;
 

@@ -168,14 +168,6 @@ static void first_why(const smp_resolving *st, smp_text *text)
                  st->job.model->n_layer);
 }
 
-static bool offload_holds(const smp_resolving *st)
-{
-    const smp_settings *s = &st->job.settings;
-
-    return !s->offload || s->checkpointing == SMP_CHECKPOINTING_FULL ||
-           s->checkpointing == SMP_CHECKPOINTING_FIRST;
-}
-
 static void offload_why(const smp_resolving *st, smp_text *text)
 {
     char value[32];
@@ -183,13 +175,6 @@ static void offload_why(const smp_resolving *st, smp_text *text)
     (void)smp_settings_get(&st->job.settings, "checkpointing", value, sizeof(value));
     smp_text_add(text, "moves the inputs of checkpointed layers: needs checkpointing full or "
                  "first:K, which is %s; legal here: false", value);
-}
-
-static bool preloading_holds(const smp_resolving *st)
-{
-    const smp_settings *s = &st->job.settings;
-
-    return !s->offload || smp_runtime_offloads(s);
 }
 
 static void preloading_why(const smp_resolving *st, smp_text *text)
@@ -203,7 +188,7 @@ static bool offload_layers_hold(const smp_resolving *st)
 {
     const smp_settings *s = &st->job.settings;
 
-    return !s->offload || !offload_holds(st) || s->offload_layers <= s->checkpointing_layers;
+    return !s->offload || !smp_offload_holds(st) || s->offload_layers <= s->checkpointing_layers;
 }
 
 static void offload_layers_why(const smp_resolving *st, smp_text *text)
@@ -336,13 +321,13 @@ static void statistics_why(const smp_resolving *st, smp_text *text)
 
 static bool efficiency_holds(const smp_resolving *st)
 {
-    return st->job.settings.efficiency <= 1;
+    return st->job.settings.efficiency >= 0.01 && st->job.settings.efficiency <= 1;
 }
 
 static void efficiency_why(const smp_resolving *st, smp_text *text)
 {
     (void)st;
-    smp_text_add(text, "must be at most 1; legal here: 0 to 1");
+    smp_text_add(text, "must be from 0.01 to 1, or 0 for that of the stack");
 }
 
 static void accumulation_why(const smp_resolving *st, smp_text *text)
@@ -390,7 +375,7 @@ const smp_rule smp_rules_step[] = {
     {SMP_KEY_MICRO_BATCH, true, visits_hold, visits_why},
     {SMP_KEY_LOSS_CHUNKS, true, loss_chunks_hold, loss_chunks_why},
     {SMP_KEY_CHECKPOINTING, false, first_holds, first_why},
-    {SMP_KEY_OFFLOAD, false, offload_holds, offload_why},
+    {SMP_KEY_OFFLOAD, false, smp_offload_holds, offload_why},
     {SMP_KEY_OFFLOAD_LAYERS, false, offload_layers_hold, offload_layers_why},
     {SMP_KEY_SEQUENCE_PARALLEL, false, sequence_parallel_holds, sequence_parallel_why},
     {SMP_KEY_PRECISION, false, precision_holds, precision_why},
@@ -401,7 +386,7 @@ const smp_rule smp_rules_step[] = {
     {SMP_KEY_MOE_STATISTICS, false, statistics_hold, statistics_why},
     {SMP_KEY_EFFICIENCY, false, efficiency_holds, efficiency_why},
     {SMP_KEY_ACCUMULATION, false, smp_accumulation_holds, accumulation_why},
-    {SMP_KEY_OFFLOAD, false, preloading_holds, preloading_why},
+    {SMP_KEY_OFFLOAD, false, smp_preloading_holds, preloading_why},
     {SMP_KEY_OVERLAP_REDUCE, false, overlap_holds, overlap_why},
     {SMP_KEY_OVERLAP_GATHER, false, gathers_holds, gathers_why},
     {.holds = NULL},
