@@ -246,7 +246,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 49 }; /* number of keys */
+enum { SMP_SETTINGS = 50 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -271,6 +271,7 @@ typedef struct smp_settings {
     uint32_t checkpointing_layers; /* K of first:K; after resolving, layers with
                                       checkpointing of any kind: none, K or all */
     bool offload;
+    uint32_t offload_layers; /* 0: all that are checkpointed */
     smp_accumulation accumulation;
     bool sequence_parallel;
     smp_precision precision;

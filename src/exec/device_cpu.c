@@ -87,8 +87,8 @@ static int64_t now_ns(void)
 static const char *const families[] = {
     "bloom", "cohere", "dbrx", "deepseek", "deepseek_v2", "deepseek_v3", "falcon", "gemma",
     "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "gptj", "kimi_k2",
-    "llama", "mistral", "mixtral", "mpt", "olmo2", "opt", "phi", "phi3", "qwen2", "qwen2_moe",
-    "qwen3", "qwen3_moe", "qwen3_vl_moe_text", "stablelm", "starcoder2"
+    "llama", "llama4_text", "mistral", "mixtral", "mpt", "olmo2", "opt", "phi", "phi3", "qwen2",
+    "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_vl_moe_text", "stablelm", "starcoder2"
 };
 
 static smp_status check_rank(const smp_rank *rank, smp_errors *errors)

@@ -48,6 +48,7 @@ static const smp_runtime runtimes[] = {
         .loss = SMP_LOSS_COPY,
         .shards_optimizer = true,
         .accumulates_whole = true,
+        .placeholders = true,
         .attention = SMP_KERNEL_BEST,
         .efficiency = 0.8,
         .spread = 0.1,

@@ -2,8 +2,9 @@
 /*
  * Settings by name: the table, defaults, text in and text out.
  *
- * Rules between settings, model and cluster are not here but in resolve.c; this file refuses
- * only what no job could use.
+ * Rules between settings, model and cluster are not here but in rules_degrees.c and
+ * rules_step.c; this file refuses only what no job could
+ * use.
  */
 #include "config.h"
 

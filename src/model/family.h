@@ -42,6 +42,8 @@ typedef enum smp_fact {
     SMP_FACT_NO_ROPE_EVERY,  /* every so many layers one does not rotate; 0: all do */
     SMP_FACT_QK_NORM_WHOLE, SMP_FACT_QK_NORM_OWN, SMP_FACT_SINKS,
     SMP_FACT_QK_NORM_BARE,   /* without weights, on layers that rotate */
+    SMP_FACT_TEMPERED,       /* q is scaled by its position on layers that do not rotate */
+    SMP_FACT_TEMPERATURE, SMP_FACT_TEMPERATURE_FLOOR, /* by these: see smp_attention */
     SMP_FACT_QUERY_SCALAR,   /* logits are scaled by 1 / sqrt of it; open: head size */
     SMP_FACT_ATTENTION_SOFTCAP, SMP_FACT_LOGIT_SOFTCAP, SMP_FACT_CLIP_QKV,
     SMP_FACT_EMBEDDING_SCALE, SMP_FACT_LOGIT_SCALE,
@@ -219,6 +221,7 @@ typedef struct smp_family {
     smp_windows windows;
     smp_norm_place norm_place;
     bool ignores_rope_scaling;   /* the library never looks at it */
+    bool chunked_window, weighs_input; /* these: see smp_attention, smp_moe */
     bool rope_interleaved;       /* these: see smp_model */
     double norm_offset, rope_local_theta;
     bool alibi_over_root;

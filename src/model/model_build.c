@@ -133,11 +133,15 @@ static void build_attention(const smp_facts *facts, unsigned flags, smp_attentio
         .qk_norm = v[SMP_FACT_QK_NORM] > 0 || v[SMP_FACT_QK_NORM_WHOLE] > 0 ||
                    v[SMP_FACT_QK_NORM_OWN] > 0,
         .window = flags & LAYER_WINDOW ? (uint32_t)smp_fact_u64(facts, SMP_FACT_WINDOW) : 0,
+        .chunked = flags & LAYER_WINDOW && facts->family->chunked_window,
         .dropout = v[SMP_FACT_ATTENTION_DROPOUT],
         .qk_norm_whole = v[SMP_FACT_QK_NORM_WHOLE] > 0,
         .qk_norm_own = v[SMP_FACT_QK_NORM_OWN] > 0,
         .qk_norm_bare = v[SMP_FACT_QK_NORM_BARE] > 0 && !(flags & LAYER_NO_ROPE),
         .no_rope = flags & LAYER_NO_ROPE,
+        .temperature = v[SMP_FACT_TEMPERED] > 0 && flags & LAYER_NO_ROPE
+                           ? v[SMP_FACT_TEMPERATURE] : 0,
+        .temperature_floor = (uint32_t)smp_fact_u64(facts, SMP_FACT_TEMPERATURE_FLOOR),
         .sinks = v[SMP_FACT_SINKS] > 0,
         .scale = v[SMP_FACT_QUERY_SCALAR] > 0 ? 1 / sqrt(v[SMP_FACT_QUERY_SCALAR]) : 0,
         .softcap = positive(v[SMP_FACT_ATTENTION_SOFTCAP], 0),
@@ -167,6 +171,7 @@ static void build_moe(const smp_facts *facts, smp_activation activation, smp_moe
         .groups = (uint32_t)smp_fact_u64(facts, SMP_FACT_GROUPS),
         .topk_groups = (uint32_t)smp_fact_u64(facts, SMP_FACT_TOPK_GROUPS),
         .scale = v[SMP_FACT_ROUTED_SCALE],
+        .weighs_input = facts->family->weighs_input,
         .gated = facts->family->gated,
         .bias = v[SMP_FACT_ROUTER_BIAS] > 0,
         .activation = activation,

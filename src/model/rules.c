@@ -153,13 +153,13 @@ static void check_layer_types(const smp_facts *facts)
     for (const cJSON *item = list->child; item; item = item->next, n++) {
         const char *word = cJSON_IsString(item) ? item->valuestring : NULL;
         if (!word || (strcmp(word, "full_attention") != 0 &&
-                      strcmp(word, "sliding_attention") != 0 &&
-                      strcmp(word, "chunked_attention") != 0)) {
+                      strcmp(word, facts->family->chunked_window
+                                       ? "chunked_attention" : "sliding_attention") != 0)) {
             smp_place place = smp_json_place(facts->json, item);
             (void)smp_fail(facts->errors, SMP_INPUT, &place,
                            "layer_types \"%.40s\": not supported (legal: full_attention, "
-                           "sliding_attention)",
-                           word ? word : "?");
+                           "%s_attention)", word ? word : "?",
+                           facts->family->chunked_window ? "chunked" : "sliding");
         }
     }
     if (n != layers) {

@@ -252,7 +252,7 @@ smp_status smp_front_find(smp_plan *plan, smp_bounds *bounds, const smp_job *job
     return st;
 }
 
-const char *smp_front_name(const smp_job *job, char text[96])
+const char *smp_front_name(const smp_job *job, char text[SMP_FRONT_NAME])
 {
     const smp_settings *s = &job->settings;
     char checkpointing[32];
@@ -263,14 +263,19 @@ const char *smp_front_name(const smp_job *job, char text[96])
     if (s->offload) {
         snprintf(offload, sizeof offload, " off %u", s->activation_loading_horizon);
     }
+    if (s->offload && s->offload_layers > 0) {
+        snprintf(offload, sizeof offload, " off %u of %u", s->activation_loading_horizon,
+                 s->offload_layers);
+    }
     if (s->expert_parallel_degree > 1) {
         snprintf(experts, sizeof experts, " ep %u", s->expert_parallel_degree);
     }
     if (s->loss_chunks > 1) {
         snprintf(chunks, sizeof chunks, " lc %u", s->loss_chunks);
     }
-    snprintf(text, 96, "tp %u%s shard %u mb %u %s%s%s%s", s->tensor_parallel_degree, experts,
-             s->hybrid_shard_degree, s->micro_batch, checkpointing, offload, chunks,
+    snprintf(text, SMP_FRONT_NAME, "tp %u%s shard %u mb %u %s%s%s%s",
+             s->tensor_parallel_degree, experts, s->hybrid_shard_degree,
+             s->micro_batch, checkpointing, offload, chunks,
              s->reshard_after_forward ? "" : " kept");
     return text;
 }

@@ -18,8 +18,9 @@ void smp_front_sort(smp_front *front);
  * is that of the GPUs' time.  With options.prune false everything is simulated. */
 SMP_CHECK smp_status smp_front_find(smp_plan *plan, smp_bounds *bounds, const smp_job *job,
                                     smp_errors *errors);
+enum { SMP_FRONT_NAME = 160 }; /* bytes that hold every name */
 /* A few words for a configuration: "tp 8 shard 16 mb 1 first:94". */
-const char *smp_front_name(const smp_job *job, char text[96]);
+const char *smp_front_name(const smp_job *job, char text[SMP_FRONT_NAME]);
 /* As many as a table or a plot can name, evenly over the front with both ends: their places,
  * and how many. */
 enum { SMP_FRONT_PICKED = 20 };

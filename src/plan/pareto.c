@@ -75,7 +75,7 @@ static void put_letters(FILE *stream, const smp_front *front)
           "NaN NaN \"\" \"Front:\"\n", stream);
     for (size_t i = 0; i < n; i++) {
         const smp_front_point *p = &front->at[picked[i]];
-        char name[96];
+        char name[SMP_FRONT_NAME];
         put_spot(stream, p->found.report.step_ps, p->peak_bytes);
         fprintf(stream, " \"%c\" \"%c: %s\"\n", (char)('a' + i), (char)('a' + i),
                 smp_front_name(&p->found.job, name));

@@ -67,7 +67,7 @@ static bool has_experts(const smp_job *job)
 /* Twice the expert ranks on the same ranks: in the orthogonal layout fewer shard the rest. */
 static bool expert_up(const smp_job *job, smp_settings *s)
 {
-    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const bool nested = smp_nested(s);
     s->expert_parallel_degree *= 2;
     if (!nested && s->hybrid_shard_degree % 2 == 0) {
         s->hybrid_shard_degree /= 2;
@@ -89,7 +89,7 @@ static bool expert_down(const smp_job *job, smp_settings *s)
 
 static bool layout_other(const smp_job *job, smp_settings *s)
 {
-    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const bool nested = smp_nested(s);
     const uint32_t ep = s->expert_parallel_degree;
     s->expert_layout = nested ? SMP_EXPERT_LAYOUT_ORTHOGONAL : SMP_EXPERT_LAYOUT_NESTED;
     /* the same ranks hold one copy of the experts */
@@ -148,7 +148,7 @@ static uint32_t next_divisor(uint64_t n, uint32_t value, bool up)
 static uint32_t most_shards(const smp_job *job)
 {
     const smp_settings *s = &job->settings;
-    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const bool nested = smp_nested(s);
     return job->world / s->tensor_parallel_degree / (nested ? 1 : s->expert_parallel_degree);
 }
 

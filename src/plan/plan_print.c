@@ -25,7 +25,7 @@ static const char *const shown_keys[] = {
     "tensor_parallel_degree", "expert_parallel_degree", "rank_order", "sequence_parallel",
     "hybrid_shard_degree",
     "reshard_after_forward", "micro_batch", "accumulation", "checkpointing", "offload",
-    "activation_loading_horizon", "loss_chunks", "prefetch",
+    "offload_layers", "activation_loading_horizon", "loss_chunks", "prefetch",
 };
 enum {
     N_SHOWN = sizeof shown_keys / sizeof shown_keys[0],
@@ -41,6 +41,9 @@ static bool acts(const smp_job *job, const char *key)
     const smp_settings *s = &job->settings;
     if (strcmp(key, "activation_loading_horizon") == 0) {
         return s->offload && s->sm_activation_offloading;
+    }
+    if (strcmp(key, "offload_layers") == 0) {
+        return s->offload && s->offload_layers > 0;
     }
     if (strcmp(key, "expert_parallel_degree") == 0 || strcmp(key, "rank_order") == 0) {
         return s->expert_parallel_degree > 1;
@@ -282,7 +285,7 @@ void smp_put_front(const smp_front *front, const char *currency, bool run, FILE 
     for (size_t i = 0; i < n; i++) {
         const smp_front_point *p = &front->at[picked[i]];
         const double cost = run ? p->cost : p->found.report.cost_per_billion_tokens;
-        char name[96];
+        char name[SMP_FRONT_NAME];
         char money[24] = "-";
         if (cost > 0 && isfinite(cost) && currency) {
             snprintf(money, sizeof money, "%.2f", cost);
@@ -301,7 +304,7 @@ void smp_out_front(smp_json_out *out, const smp_front *front, bool run)
     smp_out_array(out, "front");
     for (size_t i = 0; i < front->n; i++) {
         const smp_front_point *p = &front->at[i];
-        char name[96];
+        char name[SMP_FRONT_NAME];
         smp_out_object(out, NULL);
         smp_out_string(out, "name", smp_front_name(&p->found.job, name));
         smp_out_string(out, "cluster", p->found.job.cluster->name);

@@ -556,7 +556,10 @@ static bool is_lean_head(const smp_plan_space *space, const smp_point *point)
 static bool is_lean_leaf(const smp_plan_space *space, const smp_point *point)
 {
     const uint32_t offload = point->digit[SMP_DIM_OFFLOAD];
-    return offload == 0 || offload == space->n_choice[SMP_DIM_OFFLOAD] - 1;
+    const uint32_t layers = point->digit[SMP_DIM_OFFLOAD_LAYERS];
+    return (offload == 0 && layers == 0) ||
+           (offload == space->n_choice[SMP_DIM_OFFLOAD] - 1 &&
+            layers == space->n_choice[SMP_DIM_OFFLOAD_LAYERS] - 1);
 }
 
 typedef struct lean { smp_found found; uint64_t excess_bytes; bool any; } lean;

@@ -36,7 +36,7 @@ enum { NOTHING = 0xffffffffu, STEPS = 3, GATHERS = 2 };
 typedef struct tensor {
     uint64_t bytes;
     uint32_t first, last; /* tasks in issue order */
-    uint16_t streams;     /* that use it, as bits */
+    uint32_t streams;     /* that use it, as bits */
     uint8_t stream;       /* it is allocated on */
     bool gathered;        /* parameters of a unit */
     uint32_t next_first;  /* of the same first task, in order of access */
@@ -121,7 +121,7 @@ static void touch(replay *r, const smp_task *task, const smp_access *access,
     }
     tensor *t = &r->tensors[place_->tensor];
     t->last = number;
-    t->streams |= (uint16_t)(1u << task->stream);
+    t->streams |= 1u << task->stream;
 }
 
 static void chain_tensors(replay *r, smp_arena *arena)

@@ -8,6 +8,7 @@
 #include "step/lower.h"
 
 #include "base/numeric.h"
+#include "mesh/settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +112,7 @@ static void decide_ranks(smp_lowering *low)
     low->tensor = smp_mesh_degree(low->mesh, SMP_AXIS_TENSOR);
     low->tensor_rank = coords.axis[SMP_AXIS_TENSOR];
     low->expert = smp_mesh_degree(low->mesh, SMP_AXIS_EXPERT);
-    nested = low->set->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    nested = smp_nested(low->set);
     decide_share(low, &low->dense, SMP_GROUP_SHARD, SMP_GROUP_DENSE_REPLICA);
     low->dense.prefix = "";
     low->experts = low->dense;
@@ -213,7 +214,7 @@ static void decide_stack(smp_lowering *low)
 
 static void decide_checkpointing(smp_lowering *low)
 {
-    uint32_t n = low->model->n_layer, horizon = low->set->activation_loading_horizon;
+    uint32_t n = low->model->n_layer, horizon = low->set->activation_loading_horizon, layers;
 
     if (low->set->checkpointing == SMP_CHECKPOINTING_FIRST) {
         low->checkpointed =
@@ -221,14 +222,12 @@ static void decide_checkpointing(smp_lowering *low)
     } else if (low->set->checkpointing != SMP_CHECKPOINTING_NONE) {
         low->checkpointed = n;
     }
-    if (!low->set->offload || low->checkpointed == 0) {
-        return;
-    }
+    layers = smp_offloaded_layers(low->set);
     if (!low->set->sm_activation_offloading) {
-        low->offloaded = low->stored = low->checkpointed;
-    } else if (horizon < low->checkpointed) {
-        low->offloaded = low->checkpointed;
-        low->stored = low->checkpointed - horizon;
+        low->offloaded = low->stored = layers;
+    } else if (horizon < layers) { /* the last ones are never stored */
+        low->offloaded = layers;
+        low->stored = layers - horizon;
     }
 }
 
@@ -299,7 +298,7 @@ static void share_comms_of_experts(smp_lowering *low, const smp_class *klass)
 {
     smp_share *experts = &low->experts;
 
-    if (low->expert > 1 && low->set->expert_layout == SMP_EXPERT_LAYOUT_NESTED) {
+    if (low->expert > 1 && smp_nested(low->set)) {
         add_share_comms(low, klass, experts, SMP_GROUP_EXPERT_SHARD, SMP_GROUP_REPLICA);
         return;
     }
@@ -914,6 +913,7 @@ smp_status smp_lower_rank(const smp_job *job, const smp_mesh *mesh, uint32_t ran
         add_layouts(&low);
         add_units(&low);
         add_segments(&low);
+        smp_lower_placeholders(&low);
         add_order(&low);
     }
     smp_build_finish(&low.build);

@@ -198,6 +198,8 @@ void smp_lower_home(smp_lowering *low, smp_home *home, const char *name, uint32_
                     uint64_t variants);
 void smp_lower_unit(smp_lowering *low, const smp_home *home, smp_segments *segments);
 void smp_lower_norm(smp_lowering *low);
+/* Buffers of the stack that no task accesses; after all segments. */
+void smp_lower_placeholders(smp_lowering *low);
 /* The program of one rank, before memory plan and waits. */
 SMP_CHECK smp_status smp_lower_rank(const smp_job *job, const smp_mesh *mesh, uint32_t rank,
                                     const smp_class *class_or_null, smp_arena *arena,

@@ -165,7 +165,7 @@ enum { BATCH = 2, SEQ = 7, A_HEADS = 2, A_KV = 1, A_DIM = 2,
        A_QKV = (A_HEADS + 2 * A_KV) * A_DIM, A_Y = A_HEADS * A_DIM };
 
 /* What flags of a case mean. */
-enum { CAPPED = 1, SLOPED = 2, DROPPED = 4, NAIVE = 8 };
+enum { CAPPED = 1, SLOPED = 2, DROPPED = 4, NAIVE = 8, CHUNKED = 16 };
 
 static void prepare_attention(const gradient_case *c)
 {
@@ -213,7 +213,8 @@ static void attend(const gradient_case *c, const double *x, int b, int h, int i,
     for (int j = 0; j <= i; j++) {
         const double *k = x + (b * SEQ + j) * A_QKV + A_HEADS * A_DIM;
 
-        if (c->kind == 0 || i - j < (int)c->kind) {
+        if (c->kind == 0 || (c->flags & CHUNKED ? j / (int)c->kind == i / (int)c->kind
+                                                 : i - j < (int)c->kind)) {
             p[j] = exp(logit(c, q, k, h, i, j));
             sum += p[j];
         }
@@ -248,7 +249,8 @@ static void naive_run(const gradient_case *c, const float *x, float *y, const fl
     const uint64_t square = A_HEADS * SEQ * SEQ;
 
     LAUNCH(smp_cpu_scores, A_DIMS(0), 0, in(x), s);
-    LAUNCH(smp_cpu_softmax, DIMS(S_ROWS, SEQ, c->kind), 0, s, p);
+    LAUNCH(smp_cpu_softmax, DIMS(S_ROWS, SEQ, c->kind),
+           c->flags & CHUNKED ? SMP_FLAG_CHUNKED : 0, s, p);
     LAUNCH(smp_cpu_dropout, DIMS(SQUARES, 0x40000000u, square, square, 0,
                                  SMP_SITE_PROBABILITIES), 0, p, dropped, (float *)(void *)mask);
     LAUNCH(smp_cpu_values, A_DIMS(0), 0, probabilities, in(x), y);
@@ -266,15 +268,16 @@ static void attention_run(const gradient_case *c, const float *x, float *y, cons
                           float *dx)
 {
     float lse[BATCH * SEQ * A_HEADS];
+    uint32_t flags = SMP_FLAG_CAUSAL;
 
     prepare_attention(c);
     if (c->flags & NAIVE) {
         naive_run(c, x, y, dy, dx);
         return;
     }
-    LAUNCH(smp_cpu_attention, A_DIMS(c->kind), SMP_FLAG_CAUSAL, in(x), y, lse);
-    LAUNCH(smp_cpu_attention_grad, A_DIMS(c->kind), SMP_FLAG_CAUSAL, in(dy), in(x), y, lse,
-           dx);
+    flags |= c->flags & CHUNKED ? SMP_FLAG_CHUNKED : 0;
+    LAUNCH(smp_cpu_attention, A_DIMS(c->kind), flags, in(x), y, lse);
+    LAUNCH(smp_cpu_attention_grad, A_DIMS(c->kind), flags, in(dy), in(x), y, lse, dx);
 }
 
 /* ---- activations ---- */
@@ -425,12 +428,14 @@ static const gradient_case cases[] = {
     { "rope", TOKENS * QKV, TOKENS * QKV, rope_reference, rope_run, 0, 0 },
     ATTENTION("attention", 0, 0),
     ATTENTION("attention in a window", 3, 0),
+    ATTENTION("attention in chunks", 3, CHUNKED),
     ATTENTION("attention with a cap", 0, CAPPED),
     ATTENTION("attention with slopes", 0, SLOPED),
     ATTENTION("attention with dropout", 0, DROPPED),
     ATTENTION("attention with everything", 4, CAPPED | SLOPED | DROPPED),
     ATTENTION("naive attention", 0, NAIVE),
     ATTENTION("naive attention in a window", 3, NAIVE),
+    ATTENTION("naive attention in chunks", 3, NAIVE | CHUNKED),
     ATTENTION("naive attention with dropout", 0, NAIVE | DROPPED),
     ACTIVATION(SILU),
     ACTIVATION(GELU),

@@ -33,6 +33,13 @@ static const char DEEPSEEK[] =
             "\"moe_intermediate_size\": 24, \"n_shared_experts\": 1, \"n_group\": 1, "
             "\"topk_group\": 1, \"first_k_dense_replace\": 1, "
             "\"initializer_range\": 0.15");
+static const char LLAMA4[] =
+    TINY_OF("llama4_text", ", \"num_key_value_heads\": 4, \"head_dim\": 4, "
+            "\"intermediate_size_mlp\": 40, "
+            "\"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
+            "\"interleave_moe_layer_step\": 2, \"no_rope_layer_interval\": 3, "
+            "\"attention_chunk_size\": 5, \"floor_scale\": 3, \"attn_scale\": 0.7, "
+            "\"initializer_range\": 0.15");
 
 /* ---- the grid ---- */
 
@@ -334,9 +341,31 @@ static const char *const families[] = {
             "\"initializer_range\": 0.15"),
 };
 
+typedef struct layout { uint32_t ranks; const char *settings; } layout;
+
+/* Three steps in each layout against those of one rank. */
+static void check_family(const char *config, const layout *layouts, size_t n)
+{
+    trained one = train_job(config, "optimizer=sgd micro_batch=8" MOE_SETTINGS, 1, false, 3,
+                            0.1);
+
+    for (size_t i = 0; i < n; i++) {
+        char what[400];
+        trained other;
+
+        (void)snprintf(what, sizeof what, "optimizer=sgd" MOE_SETTINGS " %s",
+                       layouts[i].settings);
+        other = train_job(config, what, layouts[i].ranks, true, 3, 0.1);
+        (void)snprintf(what, sizeof what, "%.30s, %s", config, layouts[i].settings);
+        compare_trained(what, &other, &one, 3, 1e-5);
+        trained_free(&other);
+    }
+    trained_free(&one);
+}
+
 static void families_are_the_same_everywhere(void **state)
 {
-    static const struct { uint32_t ranks; const char *settings; } some[] = {
+    static const layout some[] = {
         { 1, "micro_batch=4 checkpointing=full loss_chunks=4" },
         { 2, "micro_batch=2 accumulation=last attention=naive" },
         { 2, "tensor_parallel_degree=2 micro_batch=4" },
@@ -348,22 +377,28 @@ static void families_are_the_same_everywhere(void **state)
 
     (void)state;
     for (size_t c = 0; c < sizeof families / sizeof families[0]; c++) {
-        trained one = train_job(families[c], "optimizer=sgd micro_batch=8" MOE_SETTINGS, 1,
-                                false, 3, 0.1);
-
-        for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
-            char what[400];
-            trained other;
-
-            (void)snprintf(what, sizeof what, "optimizer=sgd" MOE_SETTINGS " %s",
-                           some[i].settings);
-            other = train_job(families[c], what, some[i].ranks, true, 3, 0.1);
-            (void)snprintf(what, sizeof what, "%.30s, %s", families[c], some[i].settings);
-            compare_trained(what, &other, &one, 3, 1e-5);
-            trained_free(&other);
-        }
-        trained_free(&one);
+        check_family(families[c], some, sizeof some / sizeof some[0]);
     }
+    check_family(LLAMA4, some, sizeof some / sizeof some[0]);
+}
+
+/* Weights of experts multiply what is sent to them: their gradients come with the rows, by
+ * either dispatcher, whole or in parts. */
+static void weighed_inputs_are_the_same_everywhere(void **state)
+{
+    static const layout some[] = {
+        { 2, "expert_parallel_degree=2 micro_batch=2" },
+        { 4, "expert_parallel_degree=4 micro_batch=2 checkpointing=full" },
+        { 2, "expert_parallel_degree=2 moe_all_to_all_dispatcher=false micro_batch=4" },
+        { 4, "tensor_parallel_degree=2 expert_parallel_degree=2 micro_batch=2" },
+        { 4, "tensor_parallel_degree=2 expert_parallel_degree=2 micro_batch=2 "
+             "moe_all_to_all_dispatcher=false checkpointing=selective:op" },
+        { 8, "tensor_parallel_degree=2 sequence_parallel=false expert_parallel_degree=2 "
+             "moe_all_to_all_dispatcher=false micro_batch=2" },
+    };
+
+    (void)state;
+    check_family(LLAMA4, some, sizeof some / sizeof some[0]);
 }
 
 /* ---- what changes no bit ---- */
@@ -406,6 +441,7 @@ static void keeping_less_changes_no_bit(void **state)
     check_bits(TINY_GPT2, "", 1);
     check_bits(MIXTRAL, "expert_parallel_degree=2" MOE_SETTINGS, 2);
     check_bits(DEEPSEEK, MOE_SETTINGS, 1);
+    check_bits(LLAMA4, "expert_parallel_degree=2" MOE_SETTINGS, 2);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -414,6 +450,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(mixtral_is_the_same_everywhere),
     cmocka_unit_test(deepseek_is_the_same_everywhere),
     cmocka_unit_test(families_are_the_same_everywhere),
+    cmocka_unit_test(weighed_inputs_are_the_same_everywhere),
     cmocka_unit_test(keeping_less_changes_no_bit),
 };
 

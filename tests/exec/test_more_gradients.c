@@ -154,19 +154,42 @@ enum { HIDDEN = 5, PAIRS = TOKENS * 2 };
 static const int32_t experts_of[PAIRS] = { 2, 0, 0, 1, ~1, 2, 2, 1 };
 static const int32_t rows_of_experts[3] = { 2, 2, 3 };
 
+/* kind 1: the weights multiply what experts read, of which the square, say, comes back. */
 static void rows_reference(const gradient_case *c, const double *x, double *y)
 {
     const double *w = x + TOKENS * HIDDEN;
 
-    (void)c;
     for (int i = 0; i < TOKENS * HIDDEN; i++) {
         int t = i / HIDDEN;
 
         y[i] = 0;
         for (int k = 0; k < 2; k++) {
-            y[i] += experts_of[2 * t + k] >= 0 ? w[2 * t + k] * x[i] : 0;
+            double row = w[2 * t + k] * x[i];
+
+            y[i] += experts_of[2 * t + k] < 0 ? 0 : c->kind ? row * row : row;
         }
     }
+}
+
+static void squares_run(const float *x, float *y, const float *dy, float *dx,
+                        smp_choice *choice, int32_t *counts)
+{
+    float rows[PAIRS * HIDDEN] = { 0 }, squares[PAIRS * HIDDEN], drows[PAIRS * HIDDEN];
+
+    LAUNCH(smp_cpu_permute, DIMS(TOKENS, HIDDEN, 2, PAIRS, PAIRS, 1), 0, in(x), choice, counts,
+           rows);
+    for (int i = 0; i < PAIRS * HIDDEN; i++) {
+        squares[i] = rows[i] * rows[i];
+    }
+    LAUNCH(smp_cpu_combine, DIMS(TOKENS, HIDDEN, 2, PAIRS, PAIRS, 1), 0, squares, choice,
+           counts, y);
+    LAUNCH(smp_cpu_permute, DIMS(TOKENS, HIDDEN, 2, PAIRS, PAIRS, 0), 0, in(dy), choice,
+           counts, drows);
+    for (int i = 0; i < PAIRS * HIDDEN; i++) {
+        drows[i] *= 2 * rows[i];
+    }
+    LAUNCH(smp_cpu_permute_grad, DIMS(TOKENS, HIDDEN, 2, PAIRS, PAIRS, 1), 0, drows, choice,
+           counts, dx, in(x), dx + TOKENS * HIDDEN);
 }
 
 static void rows_run(const gradient_case *c, const float *x, float *y, const float *dy,
@@ -177,7 +200,6 @@ static void rows_run(const gradient_case *c, const float *x, float *y, const flo
     int32_t counts[3];
     float rows[PAIRS * HIDDEN], drows[PAIRS * HIDDEN];
 
-    (void)c;
     block.moe.experts = 3;
     plan_bytes = sizeof counts;
     memcpy(counts, rows_of_experts, sizeof counts);
@@ -185,6 +207,10 @@ static void rows_run(const gradient_case *c, const float *x, float *y, const flo
         choice[i] = (smp_choice){ experts_of[i] < 0 ? 0 : w[i], experts_of[i] };
     }
     plan_operand = 2;
+    if (c->kind) {
+        squares_run(x, y, dy, dx, choice, counts);
+        return;
+    }
     LAUNCH(smp_cpu_permute, DIMS(TOKENS, HIDDEN, 2, PAIRS, PAIRS), 0, in(x), choice, counts,
            rows);
     LAUNCH(smp_cpu_combine, DIMS(TOKENS, HIDDEN, 2, PAIRS, PAIRS), 0, rows, choice, counts, y);
@@ -404,6 +430,62 @@ static void qk_run(const gradient_case *c, const float *x, float *y, const float
            q + nq, dq, dq + nq, c->flags ? db : NULL, db + nq);
 }
 
+/* ---- norms without weights, and q by its position: two sequences of two tokens ---- */
+
+static void rms_reference(const gradient_case *c, const double *x, double *y)
+{
+    double ones[DIM];
+
+    (void)c;
+    for (int i = 0; i < DIM; i++) {
+        ones[i] = 1;
+    }
+    memcpy(y, x, ROWS * QKV * sizeof *y);
+    for (int i = 0; i < ROWS * (HEADS + KV); i++) {
+        int at = i / (HEADS + KV) * QKV + i % (HEADS + KV) * DIM;
+
+        normed(x + at, ones, NULL, DIM, false, y + at);
+    }
+}
+
+static void rms_run(const gradient_case *c, const float *x, float *y, const float *dy,
+                    float *dx)
+{
+    float rstd[ROWS * (HEADS + KV)];
+
+    (void)c;
+    memcpy(y, x, ROWS * QKV * sizeof *y);
+    memcpy(dx, dy, ROWS * QKV * sizeof *y);
+    LAUNCH(smp_cpu_qk_rms, DIMS(ROWS, HEADS, KV, DIM), 0, y, rstd);
+    LAUNCH(smp_cpu_qk_rms_grad, DIMS(ROWS, HEADS, KV, DIM), 0, dx, y, rstd);
+}
+
+/* Positions 0 .. 4 with a floor of 2: 0, 1, 1, 2, 2 steps. */
+enum { T_TOKENS = 5 };
+
+static void temper_reference(const gradient_case *c, const double *x, double *y)
+{
+    static const double steps[T_TOKENS] = { 0, 1, 1, 2, 2 };
+
+    (void)c;
+    memcpy(y, x, T_TOKENS * QKV * sizeof *y);
+    for (int i = 0; i < T_TOKENS * Q_N; i++) {
+        y[i / Q_N * QKV + i % Q_N] *= 1 + 0.75 * log(1 + steps[i / Q_N]);
+    }
+}
+
+static void temper_run(const gradient_case *c, const float *x, float *y, const float *dy,
+                       float *dx)
+{
+    (void)c;
+    block.attention.temperature = 0.75;
+    block.attention.temperature_floor = 2;
+    memcpy(y, x, T_TOKENS * QKV * sizeof *y);
+    memcpy(dx, dy, T_TOKENS * QKV * sizeof *y);
+    LAUNCH(smp_cpu_temper, DIMS(T_TOKENS, HEADS, KV, DIM, T_TOKENS), 0, y);
+    LAUNCH(smp_cpu_temper, DIMS(T_TOKENS, HEADS, KV, DIM, T_TOKENS), 0, dx);
+}
+
 /* ---- latent attention ---- */
 
 enum { L_HEADS = 2, NOPE = 3, TURNED = 4, L_V = 2, LATENT = 5, L_ROW = LATENT + TURNED,
@@ -478,6 +560,8 @@ static const gradient_case cases[] = {
       SMP_BALANCING_AUX_LOSS, 0 },
     { "rows of tokens", TOKENS * HIDDEN + PAIRS, TOKENS * HIDDEN, rows_reference, rows_run, 0,
       0 },
+    { "rows with weights", TOKENS * HIDDEN + PAIRS, TOKENS * HIDDEN, rows_reference, rows_run,
+      1, 0 },
     { "products of experts", G_X + G_W + G_EXPERTS * G_BOTH, G_ROWS * G_BOTH,
       grouped_reference, grouped_run, 0, 0 },
     { "rows behind a gate", TOKENS + TOKENS * HIDDEN, TOKENS * HIDDEN, gate_reference, gate_run,
@@ -491,6 +575,8 @@ static const gradient_case cases[] = {
     QK("norm of q and k with biases", SMP_QK_SHARED, 1, 2 * DIM),
     QK("norm of q and k by own weights", SMP_QK_OWN, 0, Q_N + K_N),
     QK("norm of q and k over all heads", SMP_QK_WHOLE, 0, Q_N + K_N),
+    { "norm of q and k without weights", ROWS * QKV, ROWS * QKV, rms_reference, rms_run, 0, 0 },
+    { "q by its position", T_TOKENS * QKV, T_TOKENS * QKV, temper_reference, temper_run, 0, 0 },
     { "latent", TOKENS * (L_Q + L_KV + L_ROW), TOKENS * L_QKV, latent_reference, latent_run, 0,
       0 },
     { "latent, neighbours turn", TOKENS * (L_Q + L_KV + L_ROW), TOKENS * L_QKV,

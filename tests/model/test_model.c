@@ -9,6 +9,7 @@
 #include "base/numeric.h"
 #include "model/family.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -516,6 +517,13 @@ static void test_nested(void **state)
     assert_true(smp_model_block(model, 3)->attention.no_rope);
     assert_int_equal(smp_model_block(model, 3)->attention.window, 0);
     assert_int_equal(smp_model_block(model, 2)->attention.window, 8192);
+    assert_true(smp_model_block(model, 2)->attention.chunked);
+    assert_true(smp_model_block(model, 2)->attention.qk_norm_bare);
+    assert_false(smp_model_block(model, 3)->attention.qk_norm_bare);
+    assert_true(smp_model_block(model, 2)->attention.temperature <= 0);
+    assert_true(fabs(smp_model_block(model, 3)->attention.temperature - 0.1) < 1e-15);
+    assert_int_equal(smp_model_block(model, 3)->attention.temperature_floor, 8192);
+    assert_true(smp_model_block(model, 0)->moe.weighs_input);
     smp_model_destroy(model);
 }
 

@@ -29,12 +29,56 @@ static void test_llama_activations(void **state)
                2 * H + 2 * A * D + 4 * kv * D + 2 * A * D + 4 * A + 4 * F);
 }
 
+/* An operation in place stands in forward, again in recomputation, and in backward. */
+static void check_tasks(const smp_program *p, const char *name, bool there)
+{
+    char again[64], dx[64];
+
+    (void)snprintf(again, sizeof again, "%s.again", name);
+    (void)snprintf(dx, sizeof dx, "%s.dx", name);
+    assert_int_equal(find_task(p, "forward", name) != NULL, there);
+    assert_int_equal(find_task(p, "backward", again) != NULL, there);
+    assert_int_equal(find_task(p, "backward", dx) != NULL, there);
+}
+
 /* q and k before their norms, and nothing else, come on top. */
 static void test_qk_norm_activations(void **state)
 {
     (void)state;
     check_kept(QWEN3, 1, "checkpointing=none micro_batch=1",
                8 * H + 4 * A * D + 4 * 2 * D + 4 * A + 6 * F + 2 * (A + 2) * D);
+}
+
+/* llama4 keeps one number in fp32 of each head of q and k on layers that rotate, and nothing on
+ * those that scale q by its position: the program of the one has no task of the other. */
+static void test_llama4_activations(void **state)
+{
+    const uint64_t kept = 8 * H + 4 * A * D + 4 * 2 * D + 4 * A + 6 * F;
+    char config[600];
+    bench b;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        int floor_scale = i == 3 ? S + 1 : S;
+
+        (void)snprintf(config, sizeof config,
+                       "{\"model_type\": \"llama4_text\", \"num_hidden_layers\": 3, "
+                       "\"hidden_size\": 512, \"num_attention_heads\": 8, "
+                       "\"num_key_value_heads\": 2, \"head_dim\": 64, "
+                       "\"intermediate_size_mlp\": 1024, \"vocab_size\": 1000, "
+                       "\"interleave_moe_layer_step\": 9, \"floor_scale\": %d, "
+                       "\"use_qk_norm\": %s, \"no_rope_layer_interval\": %d}",
+                       floor_scale, i == 1 ? "false" : "true", i >= 2 ? 1 : 9);
+        check_kept(config, 1, "checkpointing=none micro_batch=1",
+                   kept + (i == 0 ? 4 * (A + 2) : 0));
+        check_kept(config, 1, "checkpointing=full micro_batch=1", 2 * H);
+        bench_open(&b, config, 1, S, 1, "checkpointing=full micro_batch=1");
+        bench_lower(&b);
+        check_tasks(b.step->programs[0], "attention.qk_rms", i == 0);
+        check_tasks(b.step->programs[0], "attention.temper", i == 2);
+        check_ok(smp_step_verify(b.step, b.errors), b.errors);
+        bench_close(&b);
+    }
 }
 
 /* gpt2 with its dropouts and naive attention (Korthikanti et al. 2022): h (34 + 5 a s/h);
@@ -294,12 +338,16 @@ static void test_prefetch(void **state)
     }
 }
 
-/* Work by hand: a window of 64 in 256 tokens sees 256 * 64 - 64^2 / 2 pairs; AdamW in fp32
+/* Work by hand: a window of 64 in 256 tokens sees 256 * 64 - 64^2 / 2 pairs; parts of 96, 96
+ * and 64 half of their squares; AdamW in fp32
  * reads four numbers a parameter and writes three. */
 static void test_work(void **state)
 {
     smp_task attention = { .op = SMP_OP_ATTENTION, .dtype = SMP_BF16, .dtype2 = SMP_BF16,
                            .flags = SMP_FLAG_CAUSAL, .dims = { 2, 256, 8, 4, 64, 64 } };
+    smp_task chunks = { .op = SMP_OP_ATTENTION, .dtype = SMP_BF16, .dtype2 = SMP_BF16,
+                        .flags = SMP_FLAG_CAUSAL | SMP_FLAG_CHUNKED,
+                        .dims = { 2, 256, 8, 4, 64, 96 } };
     smp_task adamw = { .op = SMP_OP_ADAMW, .dtype = SMP_F32, .dtype2 = SMP_F32,
                        .dims = { 1000 } };
     smp_task matmul = { .op = SMP_OP_MATMUL_DW, .dtype = SMP_BF16, .dtype2 = SMP_F32,
@@ -307,6 +355,7 @@ static void test_work(void **state)
 
     (void)state;
     check_u64(smp_task_flops(&attention), 4u * 2 * (256 * 64 - 64 * 64 / 2) * 8 * 64);
+    check_u64(smp_task_flops(&chunks), 4u * 2 * (2 * 96 * 96 + 64 * 64) / 2 * 8 * 64);
     /* q, k, v, y in bf16 and a log-sum-exp in fp32 for each head and token */
     check_u64(smp_task_bytes(&attention), 2 * 256 * ((8 + 2 * 4 + 8) * 64 * 2 + 8 * 4));
     check_u64(smp_task_flops(&adamw), 0);
@@ -386,6 +435,7 @@ static void test_expert_bias(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_llama_activations), cmocka_unit_test(test_qk_norm_activations),
+    cmocka_unit_test(test_llama4_activations),
     cmocka_unit_test(test_gpt2_activations),  cmocka_unit_test(test_state),
     cmocka_unit_test(test_flops),             cmocka_unit_test(test_messages),
     cmocka_unit_test(test_kv_copies),         cmocka_unit_test(test_uneven_shards),
