@@ -148,7 +148,7 @@ static void sinkhorn(const routing *r, float *balanced)
 {
     uint64_t n = r->tokens * r->experts;
     double *rows = smp_heap_alloc(r->tokens + 2 * r->experts, sizeof *rows);
-    double *columns = rows + r->tokens, *old = columns + r->experts, change = INFINITY;
+    double *columns = rows + r->tokens, *old = columns + r->experts, change = HUGE_VAL;
     float max = -INFINITY;
 
     for (uint64_t i = 0; i < n; i++) {
@@ -389,7 +389,7 @@ typedef struct losses {
 static void losses_grad(const routing *r, const losses *c, uint64_t token, float *p, double *dx)
 {
     const float *x = r->logits + token * r->experts;
-    double mean = 0, lse, max = -INFINITY, sum = 0;
+    double mean = 0, lse, max = -HUGE_VAL, sum = 0;
 
     softmax(x, r->experts, p);
     for (uint64_t e = 0; e < r->experts; e++) {

@@ -312,7 +312,8 @@ void smp_runner_issue(smp_runner *r, uint32_t instance, uint32_t index)
     smp_launch launch;
 
     fill_launch(r, instance, task, &launch);
-    launch.span = r->spans ? &r->spans[record] : NULL;
+    /* what is measured is the last step of training, also where a validation follows it */
+    launch.span = r->spans && !r->rank.rows.evaluating ? &r->spans[record] : NULL;
     if (smp_op_info_of((smp_op)task->op)->klass == SMP_CLASS_COLLECTIVE) {
         r->ops->call(r->device, (smp_stream)task->stream, run_collective, r, &launch);
     } else {

@@ -147,6 +147,33 @@ bool smp_accumulation_holds(const smp_resolving *st)
            s->accumulation == SMP_ACCUMULATION_LAST || st->job.micro_batches <= 1;
 }
 
+bool smp_offload_holds(const smp_resolving *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->offload || s->checkpointing == SMP_CHECKPOINTING_FULL ||
+           s->checkpointing == SMP_CHECKPOINTING_FIRST;
+}
+
+bool smp_preloading_holds(const smp_resolving *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->offload || smp_runtime_offloads(s);
+}
+
+/* What moves nothing any more, because of a setting that came after the plan, is off. */
+static void act_offload(smp_resolving *st)
+{
+    smp_settings *s = &st->job.settings;
+
+    if ((s->yields >> SMP_KEY_OFFLOAD & 1U) != 0 &&
+        !(smp_offload_holds(st) && smp_preloading_holds(st))) {
+        s->offload = false;
+        st->offload_yields = true;
+    }
+}
+
 void smp_act(smp_resolving *st, const smp_settings *given)
 {
     const smp_settings *asked = with_stack(st, given);
@@ -162,6 +189,7 @@ void smp_act(smp_resolving *st, const smp_settings *given)
     act_rank_order(asked, s);
     act_sharding(st);
     act_checkpointing(s, job->model->n_layer);
+    act_offload(st);
     if (s->tensor_parallel_degree == 1 ||
         (!smp_key_given(asked, SMP_KEY_SEQUENCE_PARALLEL) &&
          job->batch.seq_len % s->tensor_parallel_degree != 0)) {

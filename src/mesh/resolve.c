@@ -128,6 +128,12 @@ static void warn(const smp_resolving *st, const smp_settings *asked, smp_errors 
                  "makes it %s", given, s->hybrid_shard_degree, s->tensor_parallel_degree,
                  acting);
     }
+    if (st->offload_yields) {
+        smp_warn(errors, &asked->origin[SMP_KEY_OFFLOAD],
+                 "offload true of the plan does not act: %s",
+                 smp_runtime_offloads(s) ? "this checkpointing keeps nothing that it moves"
+                                         : "the software has no offloading that loads ahead");
+    }
     if (model->position != SMP_POSITION_LEARNED && model->max_positions > 0 &&
         st->job.batch.seq_len > model->max_positions) {
         smp_warn(errors, NULL, "seq_len %" PRIu64 ": %s was made for %" PRIu64 " positions",

@@ -26,6 +26,7 @@ typedef struct smp_resolving {
     uint32_t rest;             /* world / (tensor x expert), nested world / tensor; 0 when
                                   that is no integer */
     bool strategy_forced;      /* the given sharding_strategy does not act */
+    bool offload_yields;       /* the plan's offload does not act */
 } smp_resolving;
 
 /* Computes the acting values of `given`.  Degrees in it are at least 1. */
@@ -34,6 +35,11 @@ void smp_act(smp_resolving *st, const smp_settings *given);
 /* Whether the stack can reduce as often as `accumulation` says: a rule, and what acts where
  * nothing is given. */
 bool smp_accumulation_holds(const smp_resolving *st);
+
+/* Offloading moves the inputs of checkpointed layers; and the stack has a way to do it: rules,
+ * and what decides whether a plan's offload acts. */
+bool smp_offload_holds(const smp_resolving *st);
+bool smp_preloading_holds(const smp_resolving *st);
 
 static inline uint64_t smp_micro_batch_tokens(const smp_job *job)
 {

@@ -122,6 +122,28 @@ static void micro_batch_why(const smp_resolving *st, smp_text *text)
                  st->job.batch.global_batch, st->job.data_ranks, each);
 }
 
+/* Forward and backward of a layer for a micro-batch is a visit each.  A step is simulated visit
+ * by visit, at some 700 bytes and 5 us each: 3 GB and half a minute at most. */
+enum { MOST_VISITS = 1 << 22 };
+
+static uint64_t most_micro_batches(const smp_model *model)
+{
+    return MOST_VISITS / 2 / model->n_layer;
+}
+
+static bool visits_hold(const smp_resolving *st)
+{
+    return st->job.micro_batches <= most_micro_batches(st->job.model);
+}
+
+static void visits_why(const smp_resolving *st, smp_text *text)
+{
+    smp_text_add(text, "makes %" PRIu64 " micro-batches of global_batch %" PRIu64 ": a step of "
+                 "%u layers may have %" PRIu64, st->job.micro_batches,
+                 st->job.batch.global_batch, st->job.model->n_layer,
+                 most_micro_batches(st->job.model));
+}
+
 static bool loss_chunks_hold(const smp_resolving *st)
 {
     return smp_micro_batch_tokens(&st->job) % st->job.settings.loss_chunks == 0;
@@ -146,14 +168,6 @@ static void first_why(const smp_resolving *st, smp_text *text)
                  st->job.model->n_layer);
 }
 
-static bool offload_holds(const smp_resolving *st)
-{
-    const smp_settings *s = &st->job.settings;
-
-    return !s->offload || s->checkpointing == SMP_CHECKPOINTING_FULL ||
-           s->checkpointing == SMP_CHECKPOINTING_FIRST;
-}
-
 static void offload_why(const smp_resolving *st, smp_text *text)
 {
     char value[32];
@@ -161,13 +175,6 @@ static void offload_why(const smp_resolving *st, smp_text *text)
     (void)smp_settings_get(&st->job.settings, "checkpointing", value, sizeof(value));
     smp_text_add(text, "moves the inputs of checkpointed layers: needs checkpointing full or "
                  "first:K, which is %s; legal here: false", value);
-}
-
-static bool preloading_holds(const smp_resolving *st)
-{
-    const smp_settings *s = &st->job.settings;
-
-    return !s->offload || smp_runtime_offloads(s);
 }
 
 static void preloading_why(const smp_resolving *st, smp_text *text)
@@ -181,7 +188,7 @@ static bool offload_layers_hold(const smp_resolving *st)
 {
     const smp_settings *s = &st->job.settings;
 
-    return !s->offload || !offload_holds(st) || s->offload_layers <= s->checkpointing_layers;
+    return !s->offload || !smp_offload_holds(st) || s->offload_layers <= s->checkpointing_layers;
 }
 
 static void offload_layers_why(const smp_resolving *st, smp_text *text)
@@ -314,13 +321,13 @@ static void statistics_why(const smp_resolving *st, smp_text *text)
 
 static bool efficiency_holds(const smp_resolving *st)
 {
-    return st->job.settings.efficiency <= 1;
+    return st->job.settings.efficiency >= 0.01 && st->job.settings.efficiency <= 1;
 }
 
 static void efficiency_why(const smp_resolving *st, smp_text *text)
 {
     (void)st;
-    smp_text_add(text, "must be at most 1; legal here: 0 to 1");
+    smp_text_add(text, "must be from 0.01 to 1, or 0 for that of the stack");
 }
 
 static void accumulation_why(const smp_resolving *st, smp_text *text)
@@ -344,15 +351,31 @@ static void overlap_why(const smp_resolving *st, smp_text *text)
                  "sharding optimizer or none; legal here: true");
 }
 
+/* With sharding=full the next forward gathers. */
+static bool gathers_holds(const smp_resolving *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return s->overlap_gather || s->sharding != SMP_SHARDING_FULL;
+}
+
+static void gathers_why(const smp_resolving *st, smp_text *text)
+{
+    (void)st;
+    smp_text_add(text, "parameters that are gathered when all are updated must be whole: "
+                 "needs sharding optimizer or none; legal here: true");
+}
+
 const smp_rule smp_rules_step[] = {
     {SMP_KEY_SHARDING, false, sharding_holds, sharding_why},
     {SMP_KEY_RESHARD_AFTER_FORWARD, false, reshard_holds, reshard_why},
     {SMP_KEY_SEQ_LEN, false, seq_holds, seq_why},
     {SMP_KEY_GLOBAL_BATCH, false, global_batch_holds, global_batch_why},
     {SMP_KEY_MICRO_BATCH, true, micro_batch_holds, micro_batch_why},
+    {SMP_KEY_MICRO_BATCH, true, visits_hold, visits_why},
     {SMP_KEY_LOSS_CHUNKS, true, loss_chunks_hold, loss_chunks_why},
     {SMP_KEY_CHECKPOINTING, false, first_holds, first_why},
-    {SMP_KEY_OFFLOAD, false, offload_holds, offload_why},
+    {SMP_KEY_OFFLOAD, false, smp_offload_holds, offload_why},
     {SMP_KEY_OFFLOAD_LAYERS, false, offload_layers_hold, offload_layers_why},
     {SMP_KEY_SEQUENCE_PARALLEL, false, sequence_parallel_holds, sequence_parallel_why},
     {SMP_KEY_PRECISION, false, precision_holds, precision_why},
@@ -363,7 +386,8 @@ const smp_rule smp_rules_step[] = {
     {SMP_KEY_MOE_STATISTICS, false, statistics_hold, statistics_why},
     {SMP_KEY_EFFICIENCY, false, efficiency_holds, efficiency_why},
     {SMP_KEY_ACCUMULATION, false, smp_accumulation_holds, accumulation_why},
-    {SMP_KEY_OFFLOAD, false, preloading_holds, preloading_why},
+    {SMP_KEY_OFFLOAD, false, smp_preloading_holds, preloading_why},
     {SMP_KEY_OVERLAP_REDUCE, false, overlap_holds, overlap_why},
+    {SMP_KEY_OVERLAP_GATHER, false, gathers_holds, gathers_why},
     {.holds = NULL},
 };

@@ -344,6 +344,14 @@ void smp_settings_init(smp_settings *settings)
     }
 }
 
+void smp_settings_unset(smp_settings *settings, smp_key key)
+{
+    (void)parse(key, infos[key].initial, settings); /* as in smp_settings_init */
+    settings->given &= ~(UINT64_C(1) << key);
+    settings->yields &= ~(UINT64_C(1) << key);
+    settings->origin[key] = (smp_place){0};
+}
+
 smp_status smp_settings_set(smp_settings *settings, const char *key, const char *value,
                             const smp_place *where, smp_errors *errors)
 {
@@ -363,6 +371,7 @@ smp_status smp_settings_set(smp_settings *settings, const char *key, const char 
                         infos[i].range);
     }
     settings->given |= UINT64_C(1) << i;
+    settings->yields &= ~(UINT64_C(1) << i);
     settings->origin[i] = where != NULL ? *where : (smp_place){0};
     return SMP_OK;
 }

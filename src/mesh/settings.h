@@ -176,7 +176,10 @@ typedef enum smp_setting_kind {
       "copy in fp32; what PyTorch's cross entropy keeps without a compiler")                  \
     X(OVERLAP_REDUCE, overlap_reduce, BOOLEAN, 0, NULL, "true or false", "true", false,       \
       false, "reduce gradients while backward runs; false: when it has ended")                \
-    X(EFFICIENCY, efficiency, NUMBER, 0, NULL, "0 to 1", "0", false, false,     \
+    X(OVERLAP_GATHER, overlap_gather, BOOLEAN, 0, NULL, "true or false", "true", false,       \
+      false, "sharding optimizer: gather updated parameters while others are updated; "       \
+      "false: when all are")                                                                  \
+    X(EFFICIENCY, efficiency, NUMBER, 0, NULL, "0, or 0.01 to 1", "0", false, false,     \
       "share of their rates alone that kernels and collectives reach inside a step; 0: the "  \
       "stack's figure, which is 1 for native")
 
@@ -202,6 +205,8 @@ static inline uint32_t smp_offloaded_layers(const smp_settings *settings)
 }
 
 smp_setting_kind smp_key_kind(smp_key key);
+/* Back to its default, not given. */
+void smp_settings_unset(smp_settings *settings, smp_key key);
 /* The settings object of every JSON output: those set, numbers and booleans as such. */
 void smp_out_settings(smp_json_out *out, const char *key, const smp_settings *settings);
 /* Keys of the table, NULL-terminated, for smp_nearest_word. */

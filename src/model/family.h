@@ -40,6 +40,7 @@ typedef enum smp_fact {
     SMP_FACT_LAYER_TYPES,   /* a list of "full_attention" and "sliding_attention" */
     SMP_FACT_WINDOW_PATTERN, /* every so many layers one has full attention */
     SMP_FACT_NO_ROPE_EVERY,  /* every so many layers one does not rotate; 0: all do */
+    SMP_FACT_ROPE_LAYERS,    /* a list of 1 (rotates) and 0, which overrides it; empty: not */
     SMP_FACT_QK_NORM_WHOLE, SMP_FACT_QK_NORM_OWN, SMP_FACT_SINKS,
     SMP_FACT_QK_NORM_BARE,   /* without weights, on layers that rotate */
     SMP_FACT_TEMPERED,       /* q is scaled by its position on layers that do not rotate */
@@ -69,6 +70,7 @@ typedef enum smp_fact {
     SMP_FACT_FIRST_DENSE,    /* leading layers without experts */
     SMP_FACT_MOE_EVERY,      /* deepseek's moe_layer_freq: only 1 is read */
     SMP_FACT_MLP_ONLY,       /* a list of layers without experts */
+    SMP_FACT_MOE_LAYERS,     /* a list of those with experts, which overrides all else */
     SMP_FACT_IS_MOE, SMP_FACT_IS_DENSE, /* of the layer being built */
     SMP_FACT_HAS_SHARED,     /* derived: IS_MOE and shared experts */
     SMP_FACTS

@@ -37,6 +37,8 @@ static const smp_key keys[] = {
     SMP_KEY(TEMPERATURE_FLOOR, "floor_scale", 8192),
     SMP_KEY_OPEN(LAYER_TYPES, "layer_types", SMP_OPEN),
     SMP_KEY(SPARSE_STEP, "interleave_moe_layer_step", 1),
+    SMP_KEY_OPEN(MOE_LAYERS, "moe_layers", SMP_OPEN),
+    SMP_KEY_OPEN(ROPE_LAYERS, "no_rope_layers", SMP_OPEN), /* 1: has rope */
     SMP_KEY(NO_ROPE_EVERY, "no_rope_layer_interval", 4),
     SMP_KEY(WINDOW_PATTERN, "no_rope_layer_interval", 4),
     SMP_KEY_OPEN(WINDOW, "attention_chunk_size", 8192),
@@ -62,12 +64,6 @@ static const smp_row block[] = {
     SMP_END_ROWS,
 };
 
-static const smp_refusal refusals[] = {
-    {"no_rope_layers", SMP_HARMLESS_FALSE, "a list of layers without rope"},
-    {"moe_layers", SMP_HARMLESS_FALSE, "a list of layers with experts"},
-    {NULL, SMP_HARMLESS_FALSE, NULL},
-};
-
 const smp_family smp_family_llama4 = {
     .model_type = "llama4_text",
     .norm = SMP_NORM_RMS,
@@ -80,5 +76,4 @@ const smp_family smp_family_llama4 = {
     .keys = keys,
     .block = block,
     .root = smp_llama_root,
-    .refusals = refusals,
 };

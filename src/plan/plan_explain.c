@@ -404,7 +404,10 @@ static void explain_time(const smp_plan *plan, const smp_found *best, const smp_
     n->limit = smp_arena_printf(plan->arena, "%s %s", most.brief,
                                 signed_seconds(plan, most.more));
     n->why = smp_arena_printf(plan->arena, "%s%s", text,
-                              sign > 0 ? "" : "; outside the space that is searched");
+                              sign > 0 ? ""
+                              : plan->info.exhausted
+                                  ? "; outside the space that is searched"
+                                  : "; not reached by the deadline");
 }
 
 /* What became of another way to hold the experts. */
@@ -427,7 +430,7 @@ static char *sentence_experts(const smp_plan *plan, const verdict *all, smp_erro
         {expert_down, "fewer expert ranks and more sharding"},
     };
     static const char *const words[] = {"", "does not fit", "is slower",
-                                        "would be faster, outside the space"};
+                                        "would be faster, and was not searched"};
     const smp_job *job = &plan->found[0].job;
     const uint32_t ep = job->settings.expert_parallel_degree;
     char *text = ep == 1 ? smp_arena_printf(plan->arena, "Experts are all on each rank")

@@ -158,6 +158,15 @@ void smp_put_settings(const smp_found *const *found, uint32_t n, FILE *stream)
 
 /* -------------------------------------------------------------------- people */
 
+void smp_put_stack(const smp_settings *settings, FILE *stream)
+{
+    char stack[32];
+    if (settings->stack != SMP_STACK_NATIVE &&
+        smp_settings_get(settings, "stack", stack, sizeof stack)) {
+        fprintf(stream, "run by %s%s\n", stack, settings->compile ? ", compiled" : "");
+    }
+}
+
 static void put_job(const smp_plan *plan, FILE *stream)
 {
     const smp_job *job = &plan->job;
@@ -168,17 +177,19 @@ static void put_job(const smp_plan *plan, FILE *stream)
     fprintf(stream,
             "sequences of %" PRIu64 " tokens, %" PRIu64 " per step; margin %.3g %% of memory\n",
             job->batch.seq_len, job->batch.global_batch, 100 * plan->options.margin_frac);
+    smp_put_stack(&job->settings, stream);
 }
 
 static void put_search(const smp_plan *plan, FILE *stream)
 {
     const smp_search_info *info = &plan->info;
-    fprintf(stream, "%" PRIu64 " configurations: %" PRIu64 " pruned, %" PRIu64 " simulated; ",
-            info->enumerated, info->pruned, info->evaluated);
+    fprintf(stream, "%" PRIu64 " configurations: %" PRIu64 " %s, %" PRIu64 " simulated; ",
+            info->enumerated, info->pruned, info->exhausted ? "pruned" : "pruned or left",
+            info->evaluated);
     if (info->exhausted && info->gap <= 0) {
         fputs("gap 0: nothing is better", stream);
     } else {
-        fprintf(stream, "gap %.2f %%", 100 * info->gap);
+        fprintf(stream, "gap %.2f %%%s", 100 * info->gap, info->exhausted ? "" : " (deadline)");
     }
     if (plan->options.timing) {
         fprintf(stream, "; %s", smp_show_seconds(info->seconds));
@@ -246,7 +257,8 @@ void smp_put_why(const smp_plan *plan, FILE *stream)
         outside = outside || n->outside;
     }
     if (outside) {
-        fputs("* faster, but outside the space that is searched\n", stream);
+        fputs(plan->info.exhausted ? "* faster, but outside the space that is searched\n"
+                                   : "* faster, but not reached by the deadline\n", stream);
     }
     if (plan->experts) {
         smp_put_sentence(stream, plan->experts);

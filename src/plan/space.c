@@ -430,7 +430,10 @@ static bool is_copy_leaf(const smp_plan_space *space, const smp_point *point,
            /* 0 stands for all of them */
            (s->offload && !space->pinned[SMP_DIM_OFFLOAD_LAYERS] &&
             s->offload_layers >= s->checkpointing_layers) ||
-           (s->offload && !space->pinned[SMP_DIM_OFFLOAD] &&
+           (s->offload &&
+            (!space->pinned[SMP_DIM_OFFLOAD] ||
+             point->digit[SMP_DIM_OFFLOAD_LAYERS] + 1U <
+                 space->n_choice[SMP_DIM_OFFLOAD_LAYERS]) &&
             /* the last inputs, as many as the horizon, are never stored */
             s->sm_activation_offloading &&
             s->activation_loading_horizon >= smp_offloaded_layers(s));

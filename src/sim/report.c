@@ -151,7 +151,32 @@ static void fill_rates(const smp_simulation *simulation, smp_report *report)
 
 /* ------------------------------------------------------------------ simulate */
 
-static void price_tasks(smp_simulation *simulation)
+/* Times are 64-bit picoseconds, 106 days: a step has room for what overlap and waiting for
+ * other ranks add to the tasks of one. */
+static smp_status check_length(const smp_program *program, const smp_cost *cost,
+                               smp_errors *errors)
+{
+    enum { SECONDS_PER_DAY = 86400, MOST_DAYS = 13 };
+    double *segment_s = smp_heap_alloc(program->n_segment, sizeof *segment_s);
+    double sum_s = 0;
+    for (uint32_t s = 0; s < program->n_segment; s++) {
+        for (uint32_t t = 0; t < program->segments[s].n_task; t++) {
+            segment_s[s] += smp_cost_seconds(&cost[program->segments[s].task0 + t]);
+        }
+    }
+    for (uint32_t i = 0; i < program->n_instance; i++) {
+        sum_s += segment_s[program->order[i].segment];
+    }
+    free(segment_s);
+    const double days = sum_s / SECONDS_PER_DAY;
+    return days <= MOST_DAYS ? SMP_OK
+                             : smp_fail(errors, SMP_INPUT, NULL,
+                                        "the tasks of rank %u in one step take %.3g days: must "
+                                        "be at most %d; lower seq_len or global_batch",
+                                        program->representative, days, MOST_DAYS);
+}
+
+static smp_status price_tasks(smp_simulation *simulation, smp_errors *errors)
 {
     const smp_step *step = simulation->step;
     smp_arena *arena = simulation->arena;
@@ -168,9 +193,17 @@ static void price_tasks(smp_simulation *simulation)
             smp_cost *cost = &simulation->cost[c][t];
             smp_cost_task(simulation->job->cluster, simulation->job->profile, program,
                           &program->tasks[t], cost);
-            simulation->duration_ps[c][t] = smp_ps_from_s(smp_cost_seconds(cost));
+        }
+        const smp_status status = check_length(program, simulation->cost[c], errors);
+        if (status != SMP_OK) {
+            return status;
+        }
+        for (uint32_t t = 0; t < program->n_task; t++) {
+            simulation->duration_ps[c][t] =
+                smp_ps_from_s(smp_cost_seconds(&simulation->cost[c][t]));
         }
     }
+    return SMP_OK;
 }
 
 /* What the host takes to launch each task; NULL: the step is a captured graph. */
@@ -247,13 +280,17 @@ static void make_records(smp_simulation *simulation)
     }
 }
 
-smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *errors,
-                        smp_simulation **simulation_p)
+smp_status smp_simulate_times(const smp_job *job, const smp_step *step, smp_errors *errors,
+                              smp_simulation **simulation_p)
 {
     smp_arena *arena = smp_arena_create();
     smp_simulation *simulation = SMP_ARENA_NEW(arena, smp_simulation);
     *simulation = (smp_simulation){.arena = arena, .job = job, .step = step};
-    price_tasks(simulation);
+    smp_status status = price_tasks(simulation, errors);
+    if (status != SMP_OK) {
+        smp_arena_destroy(arena);
+        return status;
+    }
     simulation->host_issue_ps = host_issue(simulation);
     make_records(simulation);
     smp_report *report = &simulation->report;
@@ -263,14 +300,27 @@ smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *er
     }
     smp_overlap overlap;
     simulation->overlaps = smp_cost_overlap(job->profile, &overlap);
-    smp_status status = run(simulation, simulation->overlaps ? &overlap : NULL, errors,
-                            &report->step_ps, &simulation->slowest);
+    status = run(simulation, simulation->overlaps ? &overlap : NULL, errors,
+                 &report->step_ps, &simulation->slowest);
     if (status != SMP_OK) {
         smp_arena_destroy(arena);
         return status;
     }
     report->step_time_s = smp_s_from_ps(report->step_ps);
     report->classes = step->n_program;
+    *simulation_p = simulation;
+    return SMP_OK;
+}
+
+smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *errors,
+                        smp_simulation **simulation_p)
+{
+    smp_simulation *simulation = NULL;
+    const smp_status status = smp_simulate_times(job, step, errors, &simulation);
+    if (status != SMP_OK) {
+        return status;
+    }
+    smp_report *report = &simulation->report;
     smp_time_split(simulation, report->step_ps, &report->time);
     smp_memory_split(job, step, &report->memory, &simulation->fullest);
     simulation->sigma_s = step_sigma_s(simulation);

@@ -60,6 +60,7 @@ typedef struct smp_segments {
     uint16_t gather[2];                 /* for forward, for backward */
     uint16_t reduce[2];                 /* see smp_lowering.accumulates */
     uint16_t squares, update;
+    uint16_t publish; /* gathers what was updated, where that waits for all updates */
 } smp_segments;
 
 typedef struct smp_stack {
@@ -148,6 +149,7 @@ typedef struct smp_lowering {
     uint16_t prefetch_token, load_token, units_token;
     uint16_t comm_token;    /* of collectives of the shard group that share a communicator */
     uint16_t reduce_token;  /* backward has ended */
+    uint16_t update_token;  /* all parameters are updated */
     smp_named *named; uint32_t n_named, cap_named;
     smp_layer_set *spans; uint32_t n_span, cap_span;
 } smp_lowering;

@@ -106,12 +106,15 @@ static void decide_stack(smp_lowering *low)
     low->runtime = smp_runtime_of(low->set->stack);
     low->kernels = smp_runtime_kernels(low->runtime, low->set->compile);
     low->loss = low->set->loss_kernel;
-    low->comm_token = low->reduce_token = SMP_NO_BUFFER;
+    low->comm_token = low->reduce_token = low->update_token = SMP_NO_BUFFER;
     if (low->runtime->one_comm) {
         low->comm_token = smp_lower_token(low, "communicator");
     }
     if (!low->set->overlap_reduce) {
         low->reduce_token = smp_lower_token(low, "backward");
+    }
+    if (!low->set->overlap_gather) {
+        low->update_token = smp_lower_token(low, "update");
     }
     program->kernels = low->kernels;
     program->loss = low->loss;

@@ -147,6 +147,18 @@ static void order_backward(smp_lowering *low, uint64_t mb)
     reduce(low, &low->dense, &low->root_segments, 0, mb, 0);
 }
 
+/* The gathers that wait for all updates: after them in the order too. */
+static void order_publish(smp_lowering *low, uint64_t mb)
+{
+    issue(low, low->root_segments.publish, 0, mb, 0);
+    for (uint32_t i = 0; i < low->model->n_layer; i++) {
+        issue(low, segments_of(low, i)->publish, i, mb, 0);
+        if (experts_of(low, i)) {
+            issue(low, experts_of(low, i)->publish, i, mb, 0);
+        }
+    }
+}
+
 static void order_update(smp_lowering *low)
 {
     uint64_t mb = low->job->micro_batches - 1;
@@ -168,6 +180,7 @@ static void order_update(smp_lowering *low)
             issue(low, experts_of(low, i)->update, i, mb, 0);
         }
     }
+    order_publish(low, mb);
 }
 
 void smp_lower_order(smp_lowering *low)

@@ -139,20 +139,22 @@ static uint64_t attention_bytes(const smp_task *t, uint64_t e)
     uint64_t y = smp_mul(tokens, t->dims[2] * v_dim(t));
     uint64_t scores = smp_mul(smp_mul(tokens, t->dims[1]), t->dims[2]);
     uint64_t lse = smp_mul(tokens, t->dims[2] * 4);
+    uint64_t qk = smp_add(q, k), pv = smp_add(scores, v);
+    uint64_t all = smp_add(smp_add(qk, v), y);
 
     switch (t->op) {
     case SMP_OP_ATTENTION: /* qkv, y, lse */
-        return smp_mul(q + k + v + y, e) + lse;
+        return smp_add(smp_mul(all, e), lse);
     case SMP_OP_ATTENTION_GRAD: /* dy, y, qkv, dqkv, lse */
-        return smp_mul(2 * (q + k + v + y), e) + lse;
+        return smp_add(smp_mul(smp_mul(2, all), e), lse);
     case SMP_OP_SCORES: /* q, k, scores */
-        return smp_mul(q + k + scores, e);
+        return smp_mul(smp_add(qk, scores), e);
     case SMP_OP_VALUES: /* probabilities, v, y */
-        return smp_mul(scores + v + y, e);
+        return smp_mul(smp_add(pv, y), e);
     case SMP_OP_VALUES_GRAD: /* dy, p, v, dp, dv */
-        return smp_mul(y + 2 * (scores + v), e);
+        return smp_mul(smp_add(y, smp_mul(2, pv)), e);
     default: /* SCORES_GRAD: dscores, q, k, dq, dk */
-        return smp_mul(scores + 2 * (q + k), e);
+        return smp_mul(smp_add(scores, smp_mul(2, qk)), e);
     }
 }
 

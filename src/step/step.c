@@ -149,6 +149,21 @@ static double state_bytes(const smp_settings *set)
 
 typedef smp_status place_function(smp_program *program, smp_errors *errors);
 
+/* Counts saturate; a time made from one that did would be too short. */
+static smp_status check_work(const smp_program *program, smp_errors *errors)
+{
+    for (uint32_t t = 0; t < program->n_task; t++) {
+        const smp_task *task = &program->tasks[t];
+        if (smp_task_flops(task) == UINT64_MAX) {
+            return smp_fail(errors, SMP_INPUT, NULL,
+                            "%s is one task of more than 2^64 floating-point operations: lower "
+                            "seq_len or micro_batch, or raise tensor_parallel_degree",
+                            task->name);
+        }
+    }
+    return SMP_OK;
+}
+
 static smp_status lower_classes(smp_step *step, const smp_job *job, place_function *place,
                                 smp_errors *errors)
 {
@@ -161,6 +176,9 @@ static smp_status lower_classes(smp_step *step, const smp_job *job, place_functi
 
         status = smp_lower_rank(job, step->mesh, klass->representative, klass, step->arena,
                                 errors, &step->programs[c]);
+        if (status == SMP_OK) {
+            status = check_work(step->programs[c], errors);
+        }
         if (status == SMP_OK) {
             status = place(step->programs[c], errors);
         }

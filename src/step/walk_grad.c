@@ -272,8 +272,7 @@ static void collective_grad(smp_walk *w, const smp_node *node)
     }
 }
 
-/* Gradients in place that read nothing else: a rotation's is the one back, a factor's
- * itself. */
+/* Gradients in place that read nothing else: of a rotation the one back, of a factor itself. */
 static void turn_grad(smp_walk *w, const smp_node *node, smp_op op)
 {
     smp_task task = smp_walk_grad_task(w, node, node->names.dx, (uint32_t)op);

@@ -430,6 +430,79 @@ static void qk_run(const gradient_case *c, const float *x, float *y, const float
            q + nq, dq, dq + nq, c->flags ? db : NULL, db + nq);
 }
 
+/* Two tensor ranks with a head of q each, and each with a copy of the one of k: x
+ * has q of both, k once, v of none; the weights likewise. */
+enum { S_DIM = 4, S_HEADS = 2, S_X = (S_HEADS + 1) * S_DIM };
+
+static void shared_reference(const gradient_case *c, const double *x, double *y)
+{
+    const double *w = x + ROWS * S_X;
+
+    (void)c;
+    for (int t = 0; t < ROWS; t++) {
+        const double *row = x + t * S_X;
+
+        normed(row, w, NULL, S_HEADS * S_DIM, false, y + t * S_X);
+        normed(row + S_HEADS * S_DIM, w + S_HEADS * S_DIM, NULL, S_DIM, false,
+               y + t * S_X + S_HEADS * S_DIM);
+    }
+}
+
+/* What a rank has of rows of x: a head of q, one of k, room for v. */
+static void take_part(float *part, const float *x, int of)
+{
+    for (int t = 0; t < ROWS; t++) {
+        memcpy(part + t * 3 * S_DIM, x + t * S_X + of * S_DIM, S_DIM * sizeof *x);
+        memcpy(part + t * 3 * S_DIM + S_DIM, x + t * S_X + S_HEADS * S_DIM, S_DIM * sizeof *x);
+    }
+}
+
+static void put_part(float *x, const float *part, int of)
+{
+    for (int t = 0; t < ROWS; t++) {
+        memcpy(x + t * S_X + of * S_DIM, part + t * 3 * S_DIM, S_DIM * sizeof *x);
+        memcpy(x + t * S_X + S_HEADS * S_DIM, part + t * 3 * S_DIM + S_DIM, S_DIM * sizeof *x);
+    }
+}
+
+static void add_sums(float *to, const float *from)
+{
+    for (int i = 0; i < 2 * ROWS; i++) {
+        to[i] += from[i];
+    }
+}
+
+/* Both ranks have the whole gradient of their copy of k, and of its weights. */
+#define S_DIMS DIMS(ROWS, 1, 1, S_DIM, SMP_NORM_RMS, SMP_QK_WHOLE, 2, 2)
+static void shared_run(const gradient_case *c, const float *x, float *y, const float *dy,
+                       float *dx)
+{
+    float part[2][ROWS * 3 * S_DIM], d[2][ROWS * 3 * S_DIM], raw[2][ROWS * 2 * S_DIM];
+    float one[2 * ROWS], stats[2 * ROWS] = { 0 }, dots[2 * ROWS] = { 0 }, dk[2][S_DIM];
+    float *w = in(x) + ROWS * S_X, *dw = dx + ROWS * S_X, *k = w + S_HEADS * S_DIM;
+
+    (void)c;
+    for (int r = 0; r < 2; r++) {
+        take_part(part[r], x, r);
+        take_part(d[r], dy, r);
+        LAUNCH(smp_cpu_qk_stats, S_DIMS, 0, part[r], one);
+        add_sums(stats, one);
+    }
+    for (int r = 0; r < 2; r++) {
+        LAUNCH(smp_cpu_qk_norm, S_DIMS, 0, part[r], w + r * S_DIM, k, raw[r], stats);
+        put_part(y, part[r], r);
+        LAUNCH(smp_cpu_qk_dots, S_DIMS, 0, d[r], raw[r], stats, w + r * S_DIM, k, one);
+        add_sums(dots, one);
+    }
+    for (int r = 0; r < 2; r++) {
+        LAUNCH(smp_cpu_qk_norm_grad, S_DIMS, 0, d[r], raw[r], w + r * S_DIM, k, dw + r * S_DIM,
+               dk[r], stats, dots);
+        put_part(dx, d[r], r);
+    }
+    assert_memory_equal(dk[0], dk[1], sizeof dk[0]);
+    memcpy(dw + S_HEADS * S_DIM, dk[0], sizeof dk[0]);
+}
+
 /* ---- norms without weights, and q by its position: two sequences of two tokens ---- */
 
 static void rms_reference(const gradient_case *c, const double *x, double *y)
@@ -575,6 +648,8 @@ static const gradient_case cases[] = {
     QK("norm of q and k with biases", SMP_QK_SHARED, 1, 2 * DIM),
     QK("norm of q and k by own weights", SMP_QK_OWN, 0, Q_N + K_N),
     QK("norm of q and k over all heads", SMP_QK_WHOLE, 0, Q_N + K_N),
+    { "norm of q and k over tensor ranks", ROWS * S_X + S_X, ROWS * S_X, shared_reference,
+      shared_run, 0, 0 },
     { "norm of q and k without weights", ROWS * QKV, ROWS * QKV, rms_reference, rms_run, 0, 0 },
     { "q by its position", T_TOKENS * QKV, T_TOKENS * QKV, temper_reference, temper_run, 0, 0 },
     { "latent", TOKENS * (L_Q + L_KV + L_ROW), TOKENS * L_QKV, latent_reference, latent_run, 0,
@@ -595,6 +670,7 @@ static void gradients_are_derivatives(void **state)
         model.norm_offset = 0;
         plan_operand = UINT32_MAX;
     }
+    check_coverage(FILE_MORE_GRADIENTS);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -288,6 +288,69 @@ static void test_offload(void **state)
     bench_close(&b);
 }
 
+static uint32_t count_instances(const smp_program *p, const char *segment)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < p->n_instance; i++) {
+        n += strcmp(p->segments[p->order[i].segment].name, segment) == 0;
+    }
+    return n;
+}
+
+/* Layers that keep what scratch of the same name holds in the others. */
+static uint64_t kept_entries(const smp_program *p, const char *name)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < p->n_buffer; i++) {
+        n += p->buffers[i].kind == SMP_KIND_ACTIVATION && strcmp(p->buffers[i].name, name) == 0
+                 ? p->buffers[i].entries : 0;
+    }
+    return n;
+}
+
+/* Of 8 layers 6 are checkpointed and of those the first 4 offloaded: with a horizon of 2 the
+ * ring has 4 slots and the host 2 inputs; the stack has the inputs of layers 4 .. 7 and of the
+ * head, and keeps activations of layers 6 and 7 only.  Four layers or fewer in a horizon of
+ * four stay on the device. */
+static void test_offload_layers(void **state)
+{
+    static const struct { const char *settings; uint32_t slots, host, stack; } cases[] = {
+        { "activation_loading_horizon=2 offload_layers=4", 4, 2, 5 },
+        { "activation_loading_horizon=1 offload_layers=5", 3, 4, 4 },
+        { "activation_loading_horizon=2 offload_layers=3", 3, 1, 6 },
+        { "activation_loading_horizon=2 offload_layers=6", 4, 4, 3 },
+        { "activation_loading_horizon=4 offload_layers=4", 0, 0, 9 },
+        { "sm_activation_offloading=false offload_layers=4", 2, 4, 5 },
+    };
+    bench b;
+    const smp_program *p;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char settings[128];
+
+        (void)snprintf(settings, sizeof settings, "checkpointing=first:6 offload=true %s",
+                       cases[i].settings);
+        bench_open(&b, LLAMA(8, 4), 1, S, 1, settings);
+        bench_lower(&b);
+        check_ok(smp_step_verify(b.step, b.errors), b.errors);
+        p = b.step->programs[0];
+        check_u64(find_buffer(p, "x")->entries, cases[i].stack);
+        check_u64(kept_entries(p, "attention.qkv"), 2);
+        check_u64(count_instances(p, "store"), cases[i].host);
+        check_u64(count_instances(p, "load"), cases[i].host);
+        if (cases[i].slots > 0) {
+            check_u64(find_buffer(p, "x.ring")->slots, cases[i].slots);
+            check_u64(find_buffer(p, "x.host")->entries, cases[i].host);
+        } else {
+            assert_null(find_buffer(p, "x.ring"));
+        }
+        bench_close(&b);
+    }
+}
+
 /* Position in the order of a segment of that name at (layer, micro-batch 0). */
 static uint32_t position(const smp_program *p, const char *segment, uint32_t layer)
 {
@@ -435,7 +498,7 @@ static void test_expert_bias(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_llama_activations), cmocka_unit_test(test_qk_norm_activations),
-    cmocka_unit_test(test_llama4_activations),
+    cmocka_unit_test(test_llama4_activations), cmocka_unit_test(test_offload_layers),
     cmocka_unit_test(test_gpt2_activations),  cmocka_unit_test(test_state),
     cmocka_unit_test(test_flops),             cmocka_unit_test(test_messages),
     cmocka_unit_test(test_kv_copies),         cmocka_unit_test(test_uneven_shards),
