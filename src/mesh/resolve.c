@@ -9,6 +9,7 @@
 #include "config.h"
 
 #include "mesh/resolve.h"
+#include "mesh/runtime.h"
 
 #include <inttypes.h>
 

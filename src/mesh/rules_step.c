@@ -188,7 +188,8 @@ static bool offload_layers_hold(const smp_resolving *st)
 {
     const smp_settings *s = &st->job.settings;
 
-    return !s->offload || !smp_offload_holds(st) || s->offload_layers <= s->checkpointing_layers;
+    return !s->offload || !smp_offload_holds(st) ||
+           s->offload_layers <= s->checkpointing_layers;
 }
 
 static void offload_layers_why(const smp_resolving *st, smp_text *text)
