@@ -96,9 +96,6 @@ SMP_CHECK smp_status smp_simulation_alone(const smp_simulation *simulation, smp_
 /* Fills record0 (n_instance + 1 entries) and returns the number of records. */
 uint64_t smp_records_index(const smp_program *program, uint32_t *record0);
 
-/* The part that a task is charged to when it fills a gap of compute; for a compute kernel,
- * where its own time goes. */
-smp_part smp_part_of(const smp_program *program, const smp_task *task);
 /* Splits the step over parts; path_ps (per class, per task, zeroed) receives the time by
  * task.  The parts add up to end_ps exactly. */
 void smp_time_split(const smp_simulation *simulation, int64_t end_ps,
