@@ -819,8 +819,8 @@ static smp_status run(smp_plan *plan, smp_errors *errors)
 {
     if (ideal_s(&plan->job) > MOST_IDEAL_S) {
         return smp_fail(errors, SMP_INPUT, NULL,
-                        "a step takes %.3g days at the peak rate of %u GPUs: must be at most 1; "
-                        "lower seq_len or global_batch, or use more GPUs",
+                        "a step takes %.3g days at the peak rate of %u GPUs: must be at most "
+                        "1; lower seq_len or global_batch, or use more GPUs",
                         ideal_s(&plan->job) / MOST_IDEAL_S, plan->job.cluster->gpus);
     }
     smp_bounds *bounds = smp_bounds_create();
