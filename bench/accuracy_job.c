@@ -467,6 +467,7 @@ static void set_all(published *p, smp_settings *s, smp_errors *errors, smp_arena
     }
     if (says(p->notes, "overlap disabled")) {
         set(s, errors, "overlap_reduce", "false");
+        set(s, errors, "overlap_gather", "false");
     }
     if (says(p->id, "chunkedCE")) { /* torchtune's CEWithChunkedOutputLoss: 8 parts */
         set(s, errors, "loss_chunks", "8");

@@ -41,6 +41,12 @@ static const stack stacks[] = {
      .sequence_parallel = true},
     {.name = "megatron", .software = "megatron", .settings = {"stack=megatron"}, .last = true,
      .sequence_parallel = true},
+    /* _cef: --cross-entropy-loss-fusion --cross-entropy-fusion-impl te (docs/strategy-zh.md of
+     * SimuMax); the gradient takes the place of the logits, in their type
+     * (transformer_engine/pytorch/triton/cross_entropy.py) */
+    {.name = "megatron-te-loss", .software = "megatron",
+     .settings = {"stack=megatron", "loss_kernel=fused"}, .last = true,
+     .sequence_parallel = true},
     {.name = "megatron-2021", .software = "megatron-2021", .settings = {"stack=megatron"},
      .last = true, .naive_attention = true, .dropout = 0.1},
     {.name = "internevo", .software = "internevo", .settings = {"stack=deepspeed"},
@@ -77,6 +83,7 @@ static const struct { const char *source, *id, *stack; uint64_t seq_len; } origi
     {"llmc", "", "llm.c", 0},
     {"misc", "torchtune", "torchtune", 0},
     {"misc", "tinyllama", "fsdp1", 0},
+    {"simumax_b200", "", "megatron-te-loss", 0},
     {"", "", "megatron", 0},
 };
 

@@ -2,8 +2,8 @@
 /*
  * Reader of tables of measurements.  For all inputs: rows, or lines that say why not; every
  * row has a positive time and a positive prediction.  Inputs that name files of this machine
- * as clusters are left out.  The profile and the clusters that rows name are read once:
- * reading them takes nearly all of the time.
+ * as clusters are left out.  What does not depend on the input, the profile and the clusters
+ * that rows name, is read once: it would take nearly all of the time.
  */
 #include "config.h"
 

@@ -246,7 +246,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 49 }; /* number of keys */
+enum { SMP_SETTINGS = 51 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -271,6 +271,7 @@ typedef struct smp_settings {
     uint32_t checkpointing_layers; /* K of first:K; after resolving, layers with
                                       checkpointing of any kind: none, K or all */
     bool offload;
+    uint32_t offload_layers; /* 0: all that are checkpointed */
     smp_accumulation accumulation;
     bool sequence_parallel;
     smp_precision precision;
@@ -304,8 +305,10 @@ typedef struct smp_settings {
     smp_attention_kernel attention_kernel;
     smp_loss_kernel loss_kernel;
     bool overlap_reduce;      /* gradients are reduced while backward runs */
+    bool overlap_gather;      /* updated parameters are gathered while others are updated */
     double efficiency; /* 0: that of the stack; after resolving the one that acts */
     uint64_t given; /* bit i: key i of smp_settings_table was given (a pin) */
+    uint64_t yields; /* bit i: given by a plan file; gives way to what is set later */
     smp_place origin[SMP_SETTINGS]; /* where key i was given, for messages; borrowed */
 } smp_settings;
 

@@ -7,6 +7,7 @@
 #include "base/numeric.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 uint64_t smp_mul(uint64_t a, uint64_t b)
@@ -23,10 +24,14 @@ int64_t smp_ps_from_s(double seconds)
 {
     double ps = floor(seconds * 1e12 + 0.5);
 
-    /* The comparison is false for NaN.  2^63 ps are 106 days; -0.0 is fine. */
-    if (!(seconds >= 0.0 && ps < 9223372036854775808.0)) {
+    if (!(seconds >= 0.0)) { /* also NaN; -0.0 is fine */
         fprintf(stderr, "smp: internal error: a cost of %g s is no time\n", seconds);
         abort();
+    }
+    if (!(ps < 9223372036854775808.0)) { /* 2^63 ps are 106 days */
+        fprintf(stderr, "smp: one task would take %g s; times are counted up to 106 days: use "
+                "a faster cluster, a shorter seq_len or a smaller batch\n", seconds);
+        exit(SMP_INPUT);
     }
     return (int64_t)ps;
 }

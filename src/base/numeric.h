@@ -16,8 +16,9 @@ static inline uint64_t smp_round_up(uint64_t a, uint64_t step)
     return smp_mul(smp_ceil_div(a, step), step);
 }
 
-/* Seconds to picoseconds, rounding half up; the only conversion.  Aborts on NaN, negative
- * or more than 106 days: a cost model that returns such a value is broken. */
+/* Seconds to picoseconds, rounding half up; the only conversion.  Aborts on NaN and negative
+ * values: a cost model that returns such a value is broken.  More than 106 days come of absurd
+ * inputs only: they end the process with a message and the status of a wrong input. */
 int64_t smp_ps_from_s(double seconds);
 static inline double smp_s_from_ps(int64_t ps) { return (double)ps * 1e-12; }
 

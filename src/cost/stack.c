@@ -56,7 +56,8 @@ static const eager eagers[] = {
     {SMP_OP_GATED, 1.67, 2},      {SMP_OP_GATED_GRAD, 1.8, 3}, {SMP_OP_QK_NORM, 6.0, 12},
     {SMP_OP_QK_NORM_GRAD, 7.0, 20}, {SMP_OP_SQUARES, 3.0, 4},  {SMP_OP_ADAMW, 2.9, 12},
     {SMP_OP_EMBED_GRAD, 1.5, 6},  {SMP_OP_ROUTE, 3.0, 8},      {SMP_OP_ROUTE_GRAD, 3.0, 8},
-    {SMP_OP_CLIP, 2.0, 2},        {SMP_OP_CLIP_GRAD, 2.0, 3},
+    {SMP_OP_CLIP, 2.0, 2},        {SMP_OP_CLIP_GRAD, 2.0, 3},  {SMP_OP_QK_RMS, 8.0, 14},
+    {SMP_OP_QK_RMS_GRAD, 10.0, 24}, {SMP_OP_TEMPER, 3.0, 8},
 };
 /* RMS norms are several operators where layer norms have kernels of their own. */
 static const eager rms_norm = {SMP_OP_NORM, 8.5, 6}, rms_norm_grad = {SMP_OP_NORM_GRAD, 10, 12};

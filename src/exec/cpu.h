@@ -27,6 +27,7 @@ typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
     X(POSITION_GRAD, position_grad) X(MATMUL, matmul) X(MATMUL_DX, matmul_dx)                 \
     X(MATMUL_DW, matmul_dw) X(NORM, norm) X(NORM_GRAD, norm_grad) X(QK_NORM, qk_norm)         \
     X(QK_NORM_GRAD, qk_norm_grad) X(QK_STATS, qk_stats) X(QK_DOTS, qk_dots)                   \
+    X(QK_RMS, qk_rms) X(QK_RMS_GRAD, qk_rms_grad) X(TEMPER, temper)                           \
     X(BIAS, bias) X(BIAS_GRAD, bias_grad) X(ROPE, rope)                                       \
     X(ROPE_GRAD, rope_grad) X(ATTENTION, attention) X(ATTENTION_GRAD, attention_grad)         \
     X(SCORES, scores) X(SOFTMAX, softmax) X(SOFTMAX_GRAD, softmax_grad) X(VALUES, values)     \

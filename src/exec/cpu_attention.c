@@ -27,13 +27,12 @@ enum { ROWS = 64, KEYS = 128 };
 typedef struct tile { uint64_t i0, rows, j0, keys; } tile;
 
 /* Query i sees keys of its document: j <= i where causal, in a window those with
- * i - j < window. */
+ * i - j < window, or those of the same chunk. */
 static uint64_t first_seen(const smp_head *h, uint64_t i)
 {
-    uint64_t window = h->all->window, first = window > 0 && i + 1 > window ? i + 1 - window : 0;
     uint64_t begin = smp_begin_of(h->all->cpu, h->all->launch, h->sample * h->all->seq + i);
 
-    return begin > first ? begin : first;
+    return smp_first_key(i, begin, h->all->window, h->all->chunked);
 }
 
 /* First key that a query of the block sees, on a boundary of blocks of keys. */

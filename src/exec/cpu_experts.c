@@ -118,18 +118,37 @@ void smp_cpu_permute(const smp_cpu *cpu, const smp_launch *l)
     uint64_t hidden = l->task->dims[1], top_k = l->task->dims[2];
     smp_dtype t = (smp_dtype)l->task->dtype;
     const smp_choice *choice = l->at[1];
+    float *scratch = smp_heap_alloc(hidden, sizeof *scratch);
     cursor c = make_cursor(cpu, l, 2);
 
     clear_rows(cpu, l, 2, 3);
     for (uint64_t i = 0; i < c.pairs; i++) {
         uint64_t row = next_place(&c, i, choice[i]);
 
-        if (row != UINT64_MAX) {
+        if (row != UINT64_MAX && !l->task->dims[5]) {
             memcpy(row_at(l->at[3], t, row, hidden), row_at(l->at[0], t, i / top_k, hidden),
                    hidden * smp_dtype_bytes(t));
+        } else if (row != UINT64_MAX) {
+            smp_load(scratch, l->at[0], t, i / top_k * hidden, hidden);
+            for (uint64_t j = 0; j < hidden; j++) {
+                scratch[j] *= choice[i].weight;
+            }
+            smp_store(l->at[3], t, row * hidden, scratch, hidden);
         }
     }
     free(c.next);
+    free(scratch);
+}
+
+/* Where rows have weights: the gradient of a pair's is that of its row times the token. */
+static float weight_grad(const smp_launch *l, const float *drow, uint64_t token,
+                         float *scratch)
+{
+    uint64_t hidden = l->task->dims[1];
+    const float *x = smp_row(l->at[4], (smp_dtype)l->task->dtype, token * hidden, hidden,
+                             scratch);
+
+    return (float)smp_dot(drow, x, hidden);
 }
 
 void smp_cpu_permute_grad(const smp_cpu *cpu, const smp_launch *l)
@@ -138,7 +157,8 @@ void smp_cpu_permute_grad(const smp_cpu *cpu, const smp_launch *l)
     smp_dtype t = (smp_dtype)l->task->dtype;
     bool add = l->task->flags & SMP_FLAG_ACCUMULATE;
     const smp_choice *choice = l->at[1];
-    float *sum = smp_heap_alloc(2 * hidden, sizeof *sum), *scratch = sum + hidden;
+    float *sum = smp_heap_alloc(3 * hidden, sizeof *sum), *scratch = sum + hidden;
+    float *dchoice = l->task->dims[5] ? l->at[5] : NULL;
     cursor c = make_cursor(cpu, l, 2);
 
     for (uint64_t i = 0; i < c.pairs; i++) {
@@ -149,10 +169,16 @@ void smp_cpu_permute_grad(const smp_cpu *cpu, const smp_launch *l)
         }
         if (row != UINT64_MAX) {
             const float *d = smp_row(l->at[0], t, row * hidden, hidden, scratch);
+            float weight = dchoice ? choice[i].weight : 1.0f;
 
             for (uint64_t j = 0; j < hidden; j++) {
-                sum[j] += d[j];
+                sum[j] += weight * d[j];
             }
+            if (dchoice) {
+                dchoice[i] = weight_grad(l, d, i / top_k, scratch + hidden);
+            }
+        } else if (dchoice) {
+            dchoice[i] = 0;
         }
         if (i % top_k == top_k - 1) {
             (add ? smp_store_add : smp_store)(l->at[3], t, i / top_k * hidden, sum, hidden);
@@ -211,9 +237,10 @@ void smp_cpu_combine(const smp_cpu *cpu, const smp_launch *l)
         }
         if (row != UINT64_MAX) {
             const float *x = smp_row(l->at[0], t, row * hidden, hidden, scratch);
+            float weight = l->task->dims[5] ? 1.0f : choice[i].weight;
 
             for (uint64_t j = 0; j < hidden; j++) {
-                sum[j] += choice[i].weight * x[j];
+                sum[j] += weight * x[j];
             }
         }
         if (i % top_k == top_k - 1) {

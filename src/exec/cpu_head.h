@@ -19,6 +19,7 @@ typedef struct smp_heads {
     smp_dtype dtype;
     uint64_t batch, seq, heads, kv_heads, d, dv;
     uint64_t window;                 /* keys that a query sees, itself included; 0: all */
+    bool chunked;                    /* the window does not slide */
     bool causal;
     float scale;                     /* of the logits; 0: 1 / sqrt(d) */
     float cap;                       /* 0: none */
@@ -29,6 +30,18 @@ typedef struct smp_heads {
     smp_lie dy, dq, dk, dvalues;     /* backward only */
     float *dsinks;                   /* [batch, heads], added to */
 } smp_heads;
+
+/* First key that query i sees in a document that begins at `begin`: one of the last `window`,
+ * or, chunked, of the same multiple of it.  It never decreases with i. */
+static inline uint64_t smp_first_key(uint64_t i, uint64_t begin, uint64_t window, bool chunked)
+{
+    uint64_t first = window > 0 && i + 1 > window ? i + 1 - window : 0;
+
+    if (window > 0 && chunked) {
+        first = i - (i - begin) % window;
+    }
+    return begin > first ? begin : first;
+}
 
 /* y and lse; then dq, dk, dvalues and dsinks. */
 void smp_attend(const smp_heads *heads);

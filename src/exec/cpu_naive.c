@@ -50,6 +50,7 @@ smp_heads smp_heads_of(const smp_cpu *cpu, const smp_launch *l, void *qkv)
     smp_heads all = { .cpu = cpu, .launch = l, .dtype = (smp_dtype)l->task->dtype,
                       .batch = n[0], .seq = n[1], .heads = n[2], .kv_heads = n[3], .d = n[4],
                       .dv = n[6] > 0 ? n[6] : n[4], .window = n[5], .causal = true,
+                      .chunked = l->task->flags & SMP_FLAG_CHUNKED,
                       .scale = (float)a->scale, .cap = (float)a->softcap,
                       .dropout = cpu->rank->rows.evaluating ? 0 : a->dropout };
 
@@ -159,14 +160,13 @@ void smp_cpu_softmax(const smp_cpu *cpu, const smp_launch *l)
     float *row = smp_heap_alloc(seq, sizeof *row);
 
     for (uint64_t i = 0; i < rows; i++) {
-        uint64_t last = i % seq;
-        uint64_t first = window > 0 && last + 1 > window ? last + 1 - window : 0;
+        uint64_t last = i % seq, first;
         uint64_t sample = i / (rows / cpu->rank->job->settings.micro_batch);
         uint64_t begin = smp_begin_of(cpu, l, sample * seq + last);
         float max = l->n_operand > 2 ? sink_of_row(cpu, l, i, 2) : -INFINITY, sum = 0;
         float sink = max;
 
-        first = begin > first ? begin : first;
+        first = smp_first_key(last, begin, window, l->task->flags & SMP_FLAG_CHUNKED);
         smp_load(row, l->at[0], t, i * seq, seq);
         shape_row(cpu, l, i, row);
         for (uint64_t j = first; j <= last; j++) {

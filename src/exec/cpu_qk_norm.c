@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Norms of q and k: of each head with weights of all heads or of its own, or over all heads,
- * which on several tensor ranks takes sums over them.
+ * which on several tensor ranks takes sums over them; norms without weights; q by position.
  *
  * q and k of a token are cut into norms: `width` elements with one mean and one root each.
  */
@@ -219,4 +219,75 @@ void smp_cpu_qk_dots(const smp_cpu *cpu, const smp_launch *l)
         }
     }
     free(scratch);
+}
+
+/* ---- without weights ---- */
+
+/* y = x rstd of each head, in place; rstd is kept. */
+void smp_cpu_qk_rms(const smp_cpu *cpu, const smp_launch *l)
+{
+    form f = make_form(cpu, l);
+    uint64_t heads = f.heads + f.kv;
+    float *rstd = l->at[1], *x = smp_heap_alloc(f.d, sizeof *x);
+
+    for (uint64_t i = 0; i < f.tokens * heads; i++) {
+        uint64_t at = i / heads * f.row + i % heads * f.d;
+
+        smp_load(x, l->at[0], f.t, at, f.d);
+        rstd[i] = smp_measure(x, f.d, false, f.eps).rstd;
+        for (uint64_t j = 0; j < f.d; j++) {
+            x[j] *= rstd[i];
+        }
+        smp_store(l->at[0], f.t, at, x, f.d);
+    }
+    free(x);
+}
+
+/* dx = rstd (dy - y mean(y dy)): of y = x rstd, where rstd = 1 / sqrt(mean(x^2) + eps) has the
+ * gradient -x rstd^3 / n. */
+void smp_cpu_qk_rms_grad(const smp_cpu *cpu, const smp_launch *l)
+{
+    form f = make_form(cpu, l);
+    uint64_t heads = f.heads + f.kv;
+    const float *rstd = l->at[2];
+    float *dy = smp_heap_alloc(2 * f.d, sizeof *dy);
+
+    for (uint64_t i = 0; i < f.tokens * heads; i++) {
+        uint64_t at = i / heads * f.row + i % heads * f.d;
+        const float *y = smp_row(l->at[1], f.t, at, f.d, dy + f.d);
+        float mean;
+
+        smp_load(dy, l->at[0], f.t, at, f.d);
+        mean = (float)(smp_dot(y, dy, f.d) / (double)f.d);
+        for (uint64_t j = 0; j < f.d; j++) {
+            dy[j] = rstd[i] * (dy[j] - y[j] * mean);
+        }
+        smp_store(l->at[0], f.t, at, dy, f.d);
+    }
+    free(dy);
+}
+
+/* ---- temperature ---- */
+
+void smp_cpu_temper(const smp_cpu *cpu, const smp_launch *l)
+{
+    const smp_attention *a = &l->block->attention;
+    form f = make_form(cpu, l);
+    uint64_t seq = l->task->dims[4], n = f.heads * f.d;
+    float *q = smp_heap_alloc(n, sizeof *q);
+
+    for (uint64_t t = 0; t < f.tokens; t++) {
+        uint64_t position = t % seq - smp_begin_of(cpu, l, t);
+        uint64_t steps = (position + 1) / a->temperature_floor;
+        float factor = (float)(1 + a->temperature * log1p((double)steps));
+
+        if (steps > 0) {
+            smp_load(q, l->at[0], f.t, t * f.row, n);
+            for (uint64_t j = 0; j < n; j++) {
+                q[j] *= factor;
+            }
+            smp_store(l->at[0], f.t, t * f.row, q, n);
+        }
+    }
+    free(q);
 }

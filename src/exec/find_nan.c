@@ -26,6 +26,8 @@ static int result_of(const smp_task *task)
     switch ((int)task->op) {
     case SMP_OP_BIAS:
     case SMP_OP_ROPE:
+    case SMP_OP_QK_RMS:
+    case SMP_OP_TEMPER:
     case SMP_OP_ALL_REDUCE:
         return 0;
     case SMP_OP_POSITION:

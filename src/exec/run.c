@@ -70,15 +70,6 @@ static smp_status check_memory(const smp_runner *r, smp_errors *errors)
 
 static smp_status check_tasks(const smp_runner *r, smp_errors *errors)
 {
-    const smp_model *model = r->rank.job->model;
-
-    for (uint32_t k = 0; k < model->n_kind; k++) {
-        if (model->kinds[k].attention.qk_norm_bare) { /* simulated without it, not trained */
-            return smp_fail(errors, SMP_INPUT, NULL,
-                            "%s: norms of q and k without weights (use_qk_norm) are not "
-                            "executed", model->name);
-        }
-    }
     for (uint32_t i = 0; i < r->rank.program->n_task; i++) {
         const smp_task *task = &r->rank.program->tasks[i];
         bool collective = task->op == SMP_OP_ALL_GATHER || task->op == SMP_OP_ALL_REDUCE
@@ -321,7 +312,8 @@ void smp_runner_issue(smp_runner *r, uint32_t instance, uint32_t index)
     smp_launch launch;
 
     fill_launch(r, instance, task, &launch);
-    launch.span = r->spans ? &r->spans[record] : NULL;
+    /* what is measured is the last step of training, also where a validation follows it */
+    launch.span = r->spans && !r->rank.rows.evaluating ? &r->spans[record] : NULL;
     if (smp_op_info_of((smp_op)task->op)->klass == SMP_CLASS_COLLECTIVE) {
         r->ops->call(r->device, (smp_stream)task->stream, run_collective, r, &launch);
     } else {

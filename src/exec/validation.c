@@ -69,6 +69,7 @@ smp_status smp_validation_run(smp_validation *v, smp_runner *r, smp_errors *erro
     const smp_loaded *loaded = NULL;
     float state[SMP_SCALARS];
     double sum = 0, targets = 0;
+    const uint64_t trained = r->rank.job->batch.seq_len; /* the shape of the last step */
     smp_status status = smp_loader_create(v->samples, &v->options, errors, &loader);
 
     for (uint64_t i = 0; i < v->batches && status == SMP_OK; i++) {
@@ -85,6 +86,9 @@ smp_status smp_validation_run(smp_validation *v, smp_runner *r, smp_errors *erro
         }
     }
     smp_loader_destroy(loader);
+    if (status == SMP_OK) {
+        status = smp_runner_shape(r, trained, errors);
+    }
     if (status == SMP_OK) {
         *loss_p = sum / targets;
     }

@@ -134,7 +134,7 @@ smp_status smp_mesh_create_degrees(const uint32_t degree[SMP_AXES],
 smp_status smp_mesh_create(const smp_job *job, smp_errors *errors, smp_mesh **mesh_p)
 {
     const smp_settings *s = &job->settings;
-    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const bool nested = smp_nested(s);
     uint32_t degree[SMP_AXES];
 
     degree[SMP_AXIS_TENSOR] = s->tensor_parallel_degree;

@@ -20,6 +20,11 @@
  * unchanged.  Uses no heap. */
 bool smp_job_try(smp_job *job);
 
+static inline bool smp_nested(const smp_settings *settings)
+{
+    return settings->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+}
+
 /* The expected imbalance, 1 or more: where a single number is needed. */
 double smp_imbalance_mean(const smp_imbalance *imbalance);
 /* That of one layer and micro-batch: the same for the same seed, whatever else is drawn. */

@@ -27,6 +27,8 @@ typedef struct smp_runtime {
     bool reduces_in_precision; /* default of reduce_dtype: the precision, else fp32 */
     bool shards_optimizer;  /* default of sharding: optimizer, else full */
     bool accumulates_whole; /* with parameters whole: reduces in the last micro-batch only */
+    bool placeholders;      /* hands autograd one tensor of each shape of weight gradient, in
+                               the precision, in place of the gradient it added up itself */
     bool preloads;          /* has the offloading that loads ahead by a horizon */
     smp_attention_kernel attention;
     double efficiency;      /* of kernels inside a step, over their rates alone */

@@ -2,8 +2,9 @@
 /*
  * Settings by name: the table, defaults, text in and text out.
  *
- * Rules between settings, model and cluster are not here but in resolve.c; this file refuses
- * only what no job could use.
+ * Rules between settings, model and cluster are not here but in rules_degrees.c and
+ * rules_step.c; this file refuses only what no job could
+ * use.
  */
 #include "config.h"
 
@@ -343,6 +344,14 @@ void smp_settings_init(smp_settings *settings)
     }
 }
 
+void smp_settings_unset(smp_settings *settings, smp_key key)
+{
+    (void)parse(key, infos[key].initial, settings); /* as in smp_settings_init */
+    settings->given &= ~(UINT64_C(1) << key);
+    settings->yields &= ~(UINT64_C(1) << key);
+    settings->origin[key] = (smp_place){0};
+}
+
 smp_status smp_settings_set(smp_settings *settings, const char *key, const char *value,
                             const smp_place *where, smp_errors *errors)
 {
@@ -362,6 +371,7 @@ smp_status smp_settings_set(smp_settings *settings, const char *key, const char 
                         infos[i].range);
     }
     settings->given |= UINT64_C(1) << i;
+    settings->yields &= ~(UINT64_C(1) << i);
     settings->origin[i] = where != NULL ? *where : (smp_place){0};
     return SMP_OK;
 }

@@ -4,7 +4,7 @@
  *
  * The enum of keys, the table of smp_settings_table, parser, printer and defaults are made
  * from this list.  A new setting is a field of smp_settings, a line here and, where it depends
- * on other settings, a rule in resolve.c.
+ * on other settings, a rule in rules_step.c (rules_degrees.c for degrees).
  */
 #ifndef SMP_MESH_SETTINGS_H
 #define SMP_MESH_SETTINGS_H
@@ -79,6 +79,9 @@ typedef enum smp_setting_kind {
       "the first K layers")                                                                   \
     X(OFFLOAD, offload, BOOLEAN, 0, NULL, "true or false", "false", false, true,              \
       "keep the inputs of fully checkpointed layers in host memory")                          \
+    X(OFFLOAD_LAYERS, offload_layers, INTEGER, 0, NULL,                                       \
+      "0, or up to the number of checkpointed layers", "0", false, true,                      \
+      "offload only the first so many of the checkpointed layers; 0: all of them")            \
     X(ACCUMULATION, accumulation, WORD, 0, accumulation_words, "every or last", "every",      \
       false, true,                                                                            \
       "reduce gradients in every micro-batch, or only in the last")                           \
@@ -173,7 +176,10 @@ typedef enum smp_setting_kind {
       "copy in fp32; what PyTorch's cross entropy keeps without a compiler")                  \
     X(OVERLAP_REDUCE, overlap_reduce, BOOLEAN, 0, NULL, "true or false", "true", false,       \
       false, "reduce gradients while backward runs; false: when it has ended")                \
-    X(EFFICIENCY, efficiency, NUMBER, 0, NULL, "0 to 1", "0", false, false,     \
+    X(OVERLAP_GATHER, overlap_gather, BOOLEAN, 0, NULL, "true or false", "true", false,       \
+      false, "sharding optimizer: gather updated parameters while others are updated; "       \
+      "false: when all are")                                                                  \
+    X(EFFICIENCY, efficiency, NUMBER, 0, NULL, "0, or 0.01 to 1", "0", false, false,     \
       "share of their rates alone that kernels and collectives reach inside a step; 0: the "  \
       "stack's figure, which is 1 for native")
 
@@ -187,7 +193,20 @@ static inline bool smp_key_given(const smp_settings *settings, smp_key key)
     return (settings->given >> key & 1U) != 0;
 }
 
+/* Layers, from the first on, whose inputs are offloaded; of settings that are resolved. */
+static inline uint32_t smp_offloaded_layers(const smp_settings *settings)
+{
+    uint32_t layers = settings->checkpointing_layers, asked = settings->offload_layers;
+
+    if (!settings->offload) {
+        return 0;
+    }
+    return asked > 0 && asked < layers ? asked : layers;
+}
+
 smp_setting_kind smp_key_kind(smp_key key);
+/* Back to its default, not given. */
+void smp_settings_unset(smp_settings *settings, smp_key key);
 /* The settings object of every JSON output: those set, numbers and booleans as such. */
 void smp_out_settings(smp_json_out *out, const char *key, const smp_settings *settings);
 /* Keys of the table, NULL-terminated, for smp_nearest_word. */

@@ -7,7 +7,11 @@
 
 #include <string.h>
 
-typedef enum fact_type { TYPE_U64, TYPE_DOUBLE, TYPE_FLAG, TYPE_WORD, TYPE_LIST } fact_type;
+typedef enum fact_type {
+    TYPE_U64, TYPE_DOUBLE, TYPE_FLAG,
+    TYPE_TRUTH, /* a flag for which Python's truth of any number is taken */
+    TYPE_WORD, TYPE_LIST
+} fact_type;
 
 /* Type, range and the value of a fact that the family does not mention.  The ranges keep
  * every product of two sizes within 64 bits and exclude what no transformer has. */
@@ -48,9 +52,13 @@ static const fact_info infos[SMP_FACTS] = {
     [SMP_FACT_LAYER_TYPES] = {TYPE_LIST, 0, 0, SMP_OPEN, "layer_types"},
     [SMP_FACT_WINDOW_PATTERN] = {TYPE_U64, 1, 10000, 1, "sliding_window_pattern"},
     [SMP_FACT_NO_ROPE_EVERY] = {TYPE_U64, 0, 10000, 0, "no_rope_layer_interval"},
+    [SMP_FACT_ROPE_LAYERS] = {TYPE_LIST, 0, 0, SMP_OPEN, "no_rope_layers"},
     [SMP_FACT_QK_NORM_WHOLE] = {TYPE_FLAG, 0, 1, 0, "qk_norm"},
     [SMP_FACT_QK_NORM_OWN] = {TYPE_FLAG, 0, 1, 0, "qk_norm"},
     [SMP_FACT_QK_NORM_BARE] = {TYPE_FLAG, 0, 1, 0, "use_qk_norm"},
+    [SMP_FACT_TEMPERED] = {TYPE_TRUTH, 0, 1, 0, "attn_temperature_tuning"},
+    [SMP_FACT_TEMPERATURE] = {TYPE_DOUBLE, 0, 1e6, 0, "attn_scale"},
+    [SMP_FACT_TEMPERATURE_FLOOR] = {TYPE_U64, 1, 1 << 30, 1, "floor_scale"},
     [SMP_FACT_SINKS] = {TYPE_FLAG, 0, 1, 0, "sinks"},
     [SMP_FACT_QUERY_SCALAR] = {TYPE_DOUBLE, 1e-6, 1e9, SMP_OPEN, "query_pre_attn_scalar"},
     [SMP_FACT_ATTENTION_SOFTCAP] = {TYPE_DOUBLE, 1e-6, 1e9, SMP_OPEN, "attn_logit_softcapping"},
@@ -95,6 +103,7 @@ static const fact_info infos[SMP_FACTS] = {
     [SMP_FACT_FIRST_DENSE] = {TYPE_U64, 0, 10000, 0, "first_k_dense_replace"},
     [SMP_FACT_MOE_EVERY] = {TYPE_U64, 1, 1, 1, "moe_layer_freq"},
     [SMP_FACT_MLP_ONLY] = {TYPE_LIST, 0, 0, SMP_OPEN, "mlp_only_layers"},
+    [SMP_FACT_MOE_LAYERS] = {TYPE_LIST, 0, 0, SMP_OPEN, "moe_layers"},
     [SMP_FACT_IS_MOE] = {TYPE_FLAG, 0, 1, 0, "experts"},
     [SMP_FACT_IS_DENSE] = {TYPE_FLAG, 0, 1, 1, "mlp"},
     [SMP_FACT_HAS_SHARED] = {TYPE_FLAG, 0, 1, 0, "shared_experts"},
@@ -166,6 +175,13 @@ static void read_value(smp_facts *facts, const smp_key *key, const char *path,
     case TYPE_FLAG:
         read_flag(&reader, name, node, value_p);
         break;
+    case TYPE_TRUTH:
+        if (cJSON_IsNumber(node)) {
+            *value_p = node->valuedouble != 0;
+        } else {
+            read_flag(&reader, name, node, value_p);
+        }
+        break;
     case TYPE_WORD:
         (void)smp_read_string(&reader, name, true, &facts->word[key->fact]);
         break;
@@ -200,7 +216,8 @@ static void read_key(smp_facts *facts, const smp_key *key)
     if (!node) {
         return;
     }
-    if (cJSON_IsNull(node) && infos[key->fact].type != TYPE_FLAG) {
+    fact_type type = infos[key->fact].type;
+    if (cJSON_IsNull(node) && type != TYPE_FLAG && type != TYPE_TRUTH) {
         facts->node[key->fact] = NULL;
         facts->value[key->fact] = SMP_OPEN;
         if (key->null == SMP_NULL_WRONG) {

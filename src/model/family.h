@@ -40,8 +40,11 @@ typedef enum smp_fact {
     SMP_FACT_LAYER_TYPES,   /* a list of "full_attention" and "sliding_attention" */
     SMP_FACT_WINDOW_PATTERN, /* every so many layers one has full attention */
     SMP_FACT_NO_ROPE_EVERY,  /* every so many layers one does not rotate; 0: all do */
+    SMP_FACT_ROPE_LAYERS,    /* a list of 1 (rotates) and 0, which overrides it; empty: not */
     SMP_FACT_QK_NORM_WHOLE, SMP_FACT_QK_NORM_OWN, SMP_FACT_SINKS,
     SMP_FACT_QK_NORM_BARE,   /* without weights, on layers that rotate */
+    SMP_FACT_TEMPERED,       /* q is scaled by its position on layers that do not rotate */
+    SMP_FACT_TEMPERATURE, SMP_FACT_TEMPERATURE_FLOOR, /* by these: see smp_attention */
     SMP_FACT_QUERY_SCALAR,   /* logits are scaled by 1 / sqrt of it; open: head size */
     SMP_FACT_ATTENTION_SOFTCAP, SMP_FACT_LOGIT_SOFTCAP, SMP_FACT_CLIP_QKV,
     SMP_FACT_EMBEDDING_SCALE, SMP_FACT_LOGIT_SCALE,
@@ -67,6 +70,7 @@ typedef enum smp_fact {
     SMP_FACT_FIRST_DENSE,    /* leading layers without experts */
     SMP_FACT_MOE_EVERY,      /* deepseek's moe_layer_freq: only 1 is read */
     SMP_FACT_MLP_ONLY,       /* a list of layers without experts */
+    SMP_FACT_MOE_LAYERS,     /* a list of those with experts, which overrides all else */
     SMP_FACT_IS_MOE, SMP_FACT_IS_DENSE, /* of the layer being built */
     SMP_FACT_HAS_SHARED,     /* derived: IS_MOE and shared experts */
     SMP_FACTS
@@ -219,6 +223,7 @@ typedef struct smp_family {
     smp_windows windows;
     smp_norm_place norm_place;
     bool ignores_rope_scaling;   /* the library never looks at it */
+    bool chunked_window, weighs_input; /* these: see smp_attention, smp_moe */
     bool rope_interleaved;       /* these: see smp_model */
     double norm_offset, rope_local_theta;
     bool alibi_over_root;

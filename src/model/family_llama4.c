@@ -2,9 +2,10 @@
 /*
  * llama4 (text): experts in every "interleave_moe_layer_step"-th layer beside one
  * shared expert, chunked attention with rope in three layers of four and full attention
- * without it in the
- * fourth; norms of q and k have no weights.  "intermediate_size" is an expert's,
- * "intermediate_size_mlp" that of a dense layer.
+ * without it in the fourth, where q is scaled by its position; norms of q and k come after
+ * rope and have no weights.  The weight of an expert, the sigmoid of its logit, multiplies
+ * what the expert reads.  "intermediate_size" is an expert's, "intermediate_size_mlp" that of
+ * a dense layer.
  */
 #include "model/family.h"
 
@@ -25,12 +26,19 @@ static const smp_key keys[] = {
     SMP_KEY(TIED, "tie_word_embeddings", 0),
     SMP_KEY(ROPE_THETA, "rope_theta", 500000),
     SMP_KEY(ATTENTION_DROPOUT, "attention_dropout", 0),
+    SMP_KEY(QKV_BIAS, "attention_bias", 0),
     SMP_KEY(MOE_FFN, "intermediate_size", 8192),
     SMP_KEY(SHARED_FFN, "intermediate_size", 8192),
     SMP_KEY(TOP_K, "num_experts_per_tok", 1),
     SMP_KEY(EXPERTS, "num_local_experts", 16),
     SMP_KEY(QK_NORM_BARE, "use_qk_norm", 1),
+    SMP_KEY(TEMPERED, "attn_temperature_tuning", 1),
+    SMP_KEY(TEMPERATURE, "attn_scale", 0.1),
+    SMP_KEY(TEMPERATURE_FLOOR, "floor_scale", 8192),
+    SMP_KEY_OPEN(LAYER_TYPES, "layer_types", SMP_OPEN),
     SMP_KEY(SPARSE_STEP, "interleave_moe_layer_step", 1),
+    SMP_KEY_OPEN(MOE_LAYERS, "moe_layers", SMP_OPEN),
+    SMP_KEY_OPEN(ROPE_LAYERS, "no_rope_layers", SMP_OPEN), /* 1: has rope */
     SMP_KEY(NO_ROPE_EVERY, "no_rope_layer_interval", 4),
     SMP_KEY(WINDOW_PATTERN, "no_rope_layer_interval", 4),
     SMP_KEY_OPEN(WINDOW, "attention_chunk_size", 8192),
@@ -56,20 +64,16 @@ static const smp_row block[] = {
     SMP_END_ROWS,
 };
 
-static const smp_refusal refusals[] = {
-    {"no_rope_layers", SMP_HARMLESS_FALSE, "a list of layers without rope"},
-    {"moe_layers", SMP_HARMLESS_FALSE, "a list of layers with experts"},
-    {NULL, SMP_HARMLESS_FALSE, NULL},
-};
-
 const smp_family smp_family_llama4 = {
     .model_type = "llama4_text",
     .norm = SMP_NORM_RMS,
     .gated = true,
     .position = SMP_POSITION_ROPE,
     .windows = SMP_WINDOWS_PATTERN,
+    .chunked_window = true,
+    .weighs_input = true,
+    .rope_interleaved = true,
     .keys = keys,
     .block = block,
     .root = smp_llama_root,
-    .refusals = refusals,
 };

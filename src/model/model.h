@@ -95,11 +95,16 @@ typedef struct smp_attention {
     uint32_t heads, kv_heads, head_dim;
     bool qkv_bias, out_bias, qk_norm;
     uint32_t window;      /* sliding window in tokens, 0: none */
+    bool chunked;         /* the window does not slide: a token sees what has its multiple */
     double dropout;       /* on the probabilities */
     bool qk_norm_whole;   /* the norm is over all heads of q (of k), not over each head */
     bool qk_norm_own;     /* each head has weights of its own for its norm */
-    bool qk_norm_bare;    /* q and k are divided by their rms: no weights, not lowered */
+    bool qk_norm_bare;    /* each head of q and k is divided by its rms, after rope */
     bool no_rope;         /* this layer does not rotate, though the model does */
+    /* q is scaled by 1 + temperature log(1 + floor((position + 1) / temperature_floor)), with
+     * positions from 0; 0: not [Nakanishi 2025; transformers, modeling_llama4.py] */
+    double temperature;
+    uint32_t temperature_floor;
     bool sinks;
     double scale;         /* of the logits; 0: 1 / sqrt(size of a q head) */
     double softcap;       /* c tanh(logits / c); 0: none */
@@ -128,6 +133,7 @@ typedef struct smp_moe {
     bool norm_topk;         /* weights of the chosen are normalised to sum 1 */
     uint32_t groups, topk_groups; /* choice limited to groups of experts; 0 or 1: not */
     double scale;           /* of the routed output */
+    bool weighs_input;      /* weights multiply what experts read, not what they return */
     bool gated, bias;
     smp_activation activation;
 } smp_moe;
@@ -194,6 +200,8 @@ static inline const smp_block *smp_model_block(const smp_model *model, uint32_t 
 {
     return &model->kinds[model->kind_of_layer[layer]];
 }
+/* Of the layer that has most; 0: a model without experts. */
+uint32_t smp_model_experts(const smp_model *model);
 uint64_t smp_param_elems(const smp_param *param);
 /* Elements of the parameter on one tensor rank of degree t: split, padded, or copied. */
 uint64_t smp_param_local_elems(const smp_model *model, const smp_block *block_or_null,

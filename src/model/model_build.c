@@ -15,17 +15,44 @@
 /* What can set one layer apart from the next. */
 enum { LAYER_WINDOW = 1, LAYER_EXPERTS = 2, LAYER_NO_ROPE = 4 };
 
+/* Whether a list of layers, which may be absent, has this one. */
+static bool is_listed(const cJSON *list, uint32_t layer)
+{
+    for (list = list ? list->child : NULL; list; list = list->next) {
+        if (cJSON_IsNumber(list) && list->valuedouble == layer) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool has_experts(const smp_facts *facts, uint32_t layer)
 {
-    const cJSON *dense = facts->node[SMP_FACT_MLP_ONLY];
-    for (dense = dense ? dense->child : NULL; dense; dense = dense->next) {
-        if (cJSON_IsNumber(dense) && dense->valuedouble == layer) {
-            return false;
-        }
+    if (facts->node[SMP_FACT_MOE_LAYERS]) {
+        return smp_fact_u64(facts, SMP_FACT_EXPERTS) > 0 &&
+               is_listed(facts->node[SMP_FACT_MOE_LAYERS], layer);
+    }
+    if (is_listed(facts->node[SMP_FACT_MLP_ONLY], layer)) {
+        return false;
     }
     return smp_fact_u64(facts, SMP_FACT_EXPERTS) > 0 &&
            layer >= smp_fact_u64(facts, SMP_FACT_FIRST_DENSE) &&
            (layer + 1) % smp_fact_u64(facts, SMP_FACT_SPARSE_STEP) == 0;
+}
+
+static bool has_rope_list(const smp_facts *facts)
+{
+    return facts->node[SMP_FACT_ROPE_LAYERS] && facts->node[SMP_FACT_ROPE_LAYERS]->child;
+}
+
+static bool rotates(const smp_facts *facts, uint32_t layer)
+{
+    uint64_t every = smp_fact_u64(facts, SMP_FACT_NO_ROPE_EVERY);
+    if (has_rope_list(facts)) {
+        return cJSON_GetArrayItem(facts->node[SMP_FACT_ROPE_LAYERS], (int)layer)->valuedouble
+               != 0;
+    }
+    return every == 0 || (layer + 1) % every != 0;
 }
 
 static bool has_window(const smp_facts *facts, uint32_t layer)
@@ -35,6 +62,8 @@ static bool has_window(const smp_facts *facts, uint32_t layer)
     if (types) {
         const cJSON *type = cJSON_GetArrayItem(types, (int)layer);
         window = window && strcmp(type->valuestring, "full_attention") != 0;
+    } else if (has_rope_list(facts)) {
+        window = window && rotates(facts, layer);
     } else if (facts->family->windows == SMP_WINDOWS_FROM) {
         window = window && layer >= smp_fact_u64(facts, SMP_FACT_WINDOW_FROM);
     } else if (facts->family->windows == SMP_WINDOWS_PATTERN) {
@@ -45,10 +74,9 @@ static bool has_window(const smp_facts *facts, uint32_t layer)
 
 static unsigned layer_flags(const smp_facts *facts, uint32_t layer)
 {
-    uint64_t every = smp_fact_u64(facts, SMP_FACT_NO_ROPE_EVERY);
     return (has_window(facts, layer) ? (unsigned)LAYER_WINDOW : 0) |
            (has_experts(facts, layer) ? (unsigned)LAYER_EXPERTS : 0) |
-           (every > 0 && (layer + 1) % every == 0 ? (unsigned)LAYER_NO_ROPE : 0);
+           (rotates(facts, layer) ? 0 : (unsigned)LAYER_NO_ROPE);
 }
 
 /* -------------------------------------------------------------- parameters */
@@ -133,11 +161,15 @@ static void build_attention(const smp_facts *facts, unsigned flags, smp_attentio
         .qk_norm = v[SMP_FACT_QK_NORM] > 0 || v[SMP_FACT_QK_NORM_WHOLE] > 0 ||
                    v[SMP_FACT_QK_NORM_OWN] > 0,
         .window = flags & LAYER_WINDOW ? (uint32_t)smp_fact_u64(facts, SMP_FACT_WINDOW) : 0,
+        .chunked = flags & LAYER_WINDOW && facts->family->chunked_window,
         .dropout = v[SMP_FACT_ATTENTION_DROPOUT],
         .qk_norm_whole = v[SMP_FACT_QK_NORM_WHOLE] > 0,
         .qk_norm_own = v[SMP_FACT_QK_NORM_OWN] > 0,
         .qk_norm_bare = v[SMP_FACT_QK_NORM_BARE] > 0 && !(flags & LAYER_NO_ROPE),
         .no_rope = flags & LAYER_NO_ROPE,
+        .temperature = v[SMP_FACT_TEMPERED] > 0 && flags & LAYER_NO_ROPE
+                           ? v[SMP_FACT_TEMPERATURE] : 0,
+        .temperature_floor = (uint32_t)smp_fact_u64(facts, SMP_FACT_TEMPERATURE_FLOOR),
         .sinks = v[SMP_FACT_SINKS] > 0,
         .scale = v[SMP_FACT_QUERY_SCALAR] > 0 ? 1 / sqrt(v[SMP_FACT_QUERY_SCALAR]) : 0,
         .softcap = positive(v[SMP_FACT_ATTENTION_SOFTCAP], 0),
@@ -167,6 +199,7 @@ static void build_moe(const smp_facts *facts, smp_activation activation, smp_moe
         .groups = (uint32_t)smp_fact_u64(facts, SMP_FACT_GROUPS),
         .topk_groups = (uint32_t)smp_fact_u64(facts, SMP_FACT_TOPK_GROUPS),
         .scale = v[SMP_FACT_ROUTED_SCALE],
+        .weighs_input = facts->family->weighs_input,
         .gated = facts->family->gated,
         .bias = v[SMP_FACT_ROUTER_BIAS] > 0,
         .activation = activation,
@@ -319,6 +352,16 @@ uint64_t smp_param_elems(const smp_param *param)
 uint32_t smp_local_kv_heads(uint32_t kv_heads, uint32_t tensor_degree)
 {
     return (uint32_t)smp_ceil_div(kv_heads, tensor_degree);
+}
+
+uint32_t smp_model_experts(const smp_model *model)
+{
+    uint32_t most = 0;
+
+    for (uint32_t k = 0; k < model->n_kind; k++) {
+        most = model->kinds[k].moe.experts > most ? model->kinds[k].moe.experts : most;
+    }
+    return most;
 }
 
 uint64_t smp_local_vocab(uint64_t vocab, uint32_t tensor_degree)

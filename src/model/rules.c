@@ -153,13 +153,13 @@ static void check_layer_types(const smp_facts *facts)
     for (const cJSON *item = list->child; item; item = item->next, n++) {
         const char *word = cJSON_IsString(item) ? item->valuestring : NULL;
         if (!word || (strcmp(word, "full_attention") != 0 &&
-                      strcmp(word, "sliding_attention") != 0 &&
-                      strcmp(word, "chunked_attention") != 0)) {
+                      strcmp(word, facts->family->chunked_window
+                                       ? "chunked_attention" : "sliding_attention") != 0)) {
             smp_place place = smp_json_place(facts->json, item);
             (void)smp_fail(facts->errors, SMP_INPUT, &place,
                            "layer_types \"%.40s\": not supported (legal: full_attention, "
-                           "sliding_attention)",
-                           word ? word : "?");
+                           "%s_attention)", word ? word : "?",
+                           facts->family->chunked_window ? "chunked" : "sliding");
         }
     }
     if (n != layers) {
@@ -167,6 +167,31 @@ static void check_layer_types(const smp_facts *facts)
         (void)smp_fail(facts->errors, SMP_INPUT, &place,
                        "layer_types has %llu entries: must have one for each of %llu layers",
                        (unsigned long long)n, (unsigned long long)layers);
+    }
+}
+
+/* Entries of a list, numbers of at most `high`; `n` of them, or any number where it is 0. */
+static void check_numbers(const smp_facts *facts, smp_fact fact, uint64_t n, double high)
+{
+    const cJSON *list = facts->node[fact];
+    uint64_t found = 0;
+    if (!list || !cJSON_IsArray(list) || !list->child) {
+        return;
+    }
+    for (const cJSON *item = list->child; item; item = item->next, found++) {
+        double value = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        if (value < 0 || value > high || value != (double)(uint32_t)value) {
+            smp_place place = smp_json_place(facts->json, item);
+            (void)smp_fail(facts->errors, SMP_INPUT, &place,
+                           "%s: entry %llu must be an integer from 0 to %.0f",
+                           facts->key[fact], (unsigned long long)found, high);
+        }
+    }
+    if (n > 0 && found != n) {
+        smp_place place = smp_json_place(facts->json, list);
+        (void)smp_fail(facts->errors, SMP_INPUT, &place,
+                       "%s has %llu entries: must have one for each of %llu layers",
+                       facts->key[fact], (unsigned long long)found, (unsigned long long)n);
     }
 }
 
@@ -250,5 +275,7 @@ void smp_facts_check(smp_facts *facts)
     }
     check_activation(facts);
     check_layer_types(facts);
+    check_numbers(facts, SMP_FACT_ROPE_LAYERS, smp_fact_u64(facts, SMP_FACT_LAYERS), 1);
+    check_numbers(facts, SMP_FACT_MOE_LAYERS, 0, facts->value[SMP_FACT_LAYERS] - 1);
     check_experts(facts);
 }

@@ -20,6 +20,7 @@
 #include "base/memo.h"
 #include "base/numeric.h"
 #include "mesh/runtime.h"
+#include "mesh/settings.h"
 #include "model/model.h"
 #include "plan/head.h"
 
@@ -91,14 +92,9 @@ void smp_bounds_destroy(smp_bounds *bounds)
     }
 }
 
-static bool is_nested(const smp_settings *s)
-{
-    return s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
-}
-
 uint32_t smp_expert_shards(const smp_settings *s)
 {
-    return s->hybrid_shard_degree / (is_nested(s) ? s->expert_parallel_degree : 1);
+    return s->hybrid_shard_degree / (smp_nested(s) ? s->expert_parallel_degree : 1);
 }
 
 /* ---------------------------------------------------------------------- units */
@@ -217,7 +213,7 @@ static smp_status find_mesh(smp_bounds *bounds, const smp_job *job, smp_errors *
     const smp_settings *s = &job->settings;
     const mesh_key key = {s->tensor_parallel_degree, s->hybrid_shard_degree,
                           s->expert_parallel_degree, (uint32_t)s->rank_order[2], job->world,
-                          is_nested(s)};
+                          smp_nested(s)};
     bool is_new = false;
     mesh_part *part = smp_memo_at(bounds->meshes, &key, &is_new);
     *part_p = part;
@@ -587,7 +583,7 @@ static uint64_t saved_bytes(const smp_job *job, uint64_t stacks, uint64_t full_l
         return stacks;
     }
     const uint32_t kept = s->sm_activation_offloading ? s->activation_loading_horizon : 1;
-    const uint32_t layers = s->checkpointing_layers;
+    const uint32_t layers = smp_offloaded_layers(s);
     const uint64_t gone = smp_mul(full_layer, layers > kept ? layers - kept : 0);
     return stacks > gone ? stacks - gone : 0;
 }

@@ -82,6 +82,7 @@ static void put_job(const smp_fleet *fleet, FILE *stream)
     fprintf(stream, "%s, sequences of %" PRIu64 " tokens, %" PRIu64 " per step; margin %.3g %% "
             "of memory\n", job->model->name, job->batch.seq_len, job->batch.global_batch,
             100 * o->plan.margin_frac);
+    smp_put_stack(&job->settings, stream);
     if (has_run(fleet)) {
         fprintf(stream, "a run of %s tokens", smp_show_count(o->tokens));
         if (o->within_s > 0) {
@@ -91,7 +92,8 @@ static void put_job(const smp_fleet *fleet, FILE *stream)
             fprintf(stream, ", for at most %s %s", fleet->currency,
                     show_money(o->budget, budget));
         }
-        fputs("; failures and restarts not counted\n", stream);
+        fputs(o->within_s > 0 && o->budget > 0 ? ";\n    failures" : "; failures", stream);
+        fputs(" and restarts not counted\n", stream);
     }
 }
 

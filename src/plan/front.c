@@ -263,6 +263,10 @@ const char *smp_front_name(const smp_job *job, char text[SMP_FRONT_NAME])
     if (s->offload) {
         snprintf(offload, sizeof offload, " off %u", s->activation_loading_horizon);
     }
+    if (s->offload && s->offload_layers > 0) {
+        snprintf(offload, sizeof offload, " off %u of %u", s->activation_loading_horizon,
+                 s->offload_layers);
+    }
     if (s->expert_parallel_degree > 1) {
         snprintf(experts, sizeof experts, " ep %u", s->expert_parallel_degree);
     }

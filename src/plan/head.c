@@ -78,11 +78,6 @@ void smp_heads_destroy(smp_heads *heads)
 
 /* ------------------------------------------------------------------ few nodes */
 
-static bool is_nested(const smp_settings *s)
-{
-    return s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
-}
-
 /* GPUs on which the head behaves as on all: the tensor group lies alike when its ranks are
  * adjacent, and parameters are sharded where they are.  0 where that is not so. */
 static uint32_t few_gpus(const smp_job *job)
@@ -107,11 +102,11 @@ static smp_job on_few_nodes(const smp_job *job, smp_arena *arena)
     out.cluster = smp_cluster_resized(arena, job->cluster, gpus);
     out.world = gpus;
     out.data_ranks = gpus / s->tensor_parallel_degree;
-    const uint32_t rest = is_nested(s) ? out.data_ranks
+    const uint32_t rest = smp_nested(s) ? out.data_ranks
                                        : out.data_ranks / s->expert_parallel_degree;
     out.settings.hybrid_shard_degree = s->hybrid_shard_degree == 1  ? 1
                                        : smp_expert_shards(s) > 1 ? rest
-                                       : is_nested(s) ? s->expert_parallel_degree : rest;
+                                       : smp_nested(s) ? s->expert_parallel_degree : rest;
     out.replicas = rest / out.settings.hybrid_shard_degree;
     return out;
 }
@@ -146,7 +141,7 @@ static void fill_key(const smp_job *job, head_key *key)
     key->sequence_parallel = s->sequence_parallel;
     key->sharded = s->hybrid_shard_degree > 1;
     key->experts_sharded = smp_expert_shards(s) > 1;
-    key->nested = is_nested(s);
+    key->nested = smp_nested(s);
     key->all_to_all = s->moe_all_to_all_dispatcher;
 }
 

@@ -31,7 +31,7 @@ typedef enum smp_dim {
     SMP_DIM_SHARD, SMP_DIM_LAYOUT, SMP_DIM_ORDER, SMP_DIM_RESHARD,
     SMP_DIM_CHUNKS,
     /* leaf */
-    SMP_DIM_OFFLOAD, SMP_DIM_PREFETCH,
+    SMP_DIM_OFFLOAD, SMP_DIM_OFFLOAD_LAYERS, SMP_DIM_PREFETCH,
     SMP_DIMS,
     SMP_DIM_MESH = SMP_DIM_SHARD,
     SMP_DIM_LEAF = SMP_DIM_OFFLOAD
@@ -95,10 +95,15 @@ uint32_t smp_expert_shards(const smp_settings *settings);
  * them when each repeats the one before it shifted in time (evaluate.c).  Time parts are exact
  * when `parts`; otherwise they are those of what was simulated, and safety_bytes is 0.  Both
  * outputs may be NULL: `alone_ps_p` a lower bound of the step where nothing slows anything,
- * exact where it repeats; `micro_batches_p` how many were simulated. */
+ * exact where it repeats;
+ * `micro_batches_p` how many were simulated. */
 SMP_CHECK smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
                                   smp_report *report_p, int64_t *alone_ps_p,
                                   uint64_t *micro_batches_p);
+/* Step time alone, without a memory plan: sharing of memory adds no wait, so it is the same
+ * to the picosecond.  `alone_ps_p` as above. */
+SMP_CHECK smp_status smp_evaluate_time(const smp_job *job, smp_errors *errors,
+                                       int64_t *step_ps_p, int64_t *alone_ps_p);
 /* The same by simulating everything. */
 SMP_CHECK smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors,
                                         smp_report *report_p);

@@ -54,25 +54,15 @@ static bool tensor_across(const smp_job *job, smp_settings *s)
     return true;
 }
 
-static bool has_experts(const smp_job *job)
-{
-    for (uint32_t kind = 0; kind < job->model->n_kind; kind++) {
-        if (job->model->kinds[kind].moe.experts > 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Twice the expert ranks on the same ranks: in the orthogonal layout fewer shard the rest. */
 static bool expert_up(const smp_job *job, smp_settings *s)
 {
-    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const bool nested = smp_nested(s);
     s->expert_parallel_degree *= 2;
     if (!nested && s->hybrid_shard_degree % 2 == 0) {
         s->hybrid_shard_degree /= 2;
     }
-    return has_experts(job);
+    return smp_model_experts(job->model) > 0;
 }
 
 static bool expert_down(const smp_job *job, smp_settings *s)
@@ -84,23 +74,23 @@ static bool expert_down(const smp_job *job, smp_settings *s)
     if (s->expert_layout == SMP_EXPERT_LAYOUT_ORTHOGONAL) {
         s->hybrid_shard_degree *= 2;
     }
-    return has_experts(job);
+    return smp_model_experts(job->model) > 0;
 }
 
 static bool layout_other(const smp_job *job, smp_settings *s)
 {
-    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const bool nested = smp_nested(s);
     const uint32_t ep = s->expert_parallel_degree;
     s->expert_layout = nested ? SMP_EXPERT_LAYOUT_ORTHOGONAL : SMP_EXPERT_LAYOUT_NESTED;
     /* the same ranks hold one copy of the experts */
     s->hybrid_shard_degree = nested ? s->hybrid_shard_degree / ep : s->hybrid_shard_degree * ep;
-    return has_experts(job) && ep > 1;
+    return smp_model_experts(job->model) > 0 && ep > 1;
 }
 
 static bool dispatcher_other(const smp_job *job, smp_settings *s)
 {
     s->moe_all_to_all_dispatcher = !s->moe_all_to_all_dispatcher;
-    return has_experts(job) && s->expert_parallel_degree > 1;
+    return smp_model_experts(job->model) > 0 && s->expert_parallel_degree > 1;
 }
 
 static bool set_checkpointing(smp_settings *s, smp_checkpointing checkpointing)
@@ -148,7 +138,7 @@ static uint32_t next_divisor(uint64_t n, uint32_t value, bool up)
 static uint32_t most_shards(const smp_job *job)
 {
     const smp_settings *s = &job->settings;
-    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const bool nested = smp_nested(s);
     return job->world / s->tensor_parallel_degree / (nested ? 1 : s->expert_parallel_degree);
 }
 
@@ -336,7 +326,7 @@ static const char *expert_links(smp_arena *arena, const smp_job *job, smp_errors
     const bool rows = job->settings.moe_all_to_all_dispatcher;
     smp_mesh *mesh = NULL;
     smp_placement p;
-    if (!has_experts(job) || job->settings.expert_parallel_degree == 1 ||
+    if (smp_model_experts(job->model) == 0 || job->settings.expert_parallel_degree == 1 ||
         smp_mesh_create(job, errors, &mesh) != SMP_OK) {
         return "";
     }
@@ -414,7 +404,10 @@ static void explain_time(const smp_plan *plan, const smp_found *best, const smp_
     n->limit = smp_arena_printf(plan->arena, "%s %s", most.brief,
                                 signed_seconds(plan, most.more));
     n->why = smp_arena_printf(plan->arena, "%s%s", text,
-                              sign > 0 ? "" : "; outside the space that is searched");
+                              sign > 0 ? ""
+                              : plan->info.exhausted
+                                  ? "; outside the space that is searched"
+                                  : "; not reached by the deadline");
 }
 
 /* What became of another way to hold the experts. */
@@ -437,7 +430,7 @@ static char *sentence_experts(const smp_plan *plan, const verdict *all, smp_erro
         {expert_down, "fewer expert ranks and more sharding"},
     };
     static const char *const words[] = {"", "does not fit", "is slower",
-                                        "would be faster, outside the space"};
+                                        "would be faster, and was not searched"};
     const smp_job *job = &plan->found[0].job;
     const uint32_t ep = job->settings.expert_parallel_degree;
     char *text = ep == 1 ? smp_arena_printf(plan->arena, "Experts are all on each rank")
@@ -540,7 +533,7 @@ smp_status smp_plan_explain(smp_plan *plan, smp_errors *errors)
             return st;
         }
     }
-    if (has_experts(&plan->found[0].job)) {
+    if (smp_model_experts(plan->found[0].job.model) > 0) {
         plan->experts = sentence_experts(plan, all, errors);
     }
     return SMP_OK;

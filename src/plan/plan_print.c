@@ -25,7 +25,7 @@ static const char *const shown_keys[] = {
     "tensor_parallel_degree", "expert_parallel_degree", "rank_order", "sequence_parallel",
     "hybrid_shard_degree",
     "reshard_after_forward", "micro_batch", "accumulation", "checkpointing", "offload",
-    "activation_loading_horizon", "loss_chunks", "prefetch",
+    "offload_layers", "activation_loading_horizon", "loss_chunks", "prefetch",
 };
 enum {
     N_SHOWN = sizeof shown_keys / sizeof shown_keys[0],
@@ -41,6 +41,9 @@ static bool acts(const smp_job *job, const char *key)
     const smp_settings *s = &job->settings;
     if (strcmp(key, "activation_loading_horizon") == 0) {
         return s->offload && s->sm_activation_offloading;
+    }
+    if (strcmp(key, "offload_layers") == 0) {
+        return s->offload && s->offload_layers > 0;
     }
     if (strcmp(key, "expert_parallel_degree") == 0 || strcmp(key, "rank_order") == 0) {
         return s->expert_parallel_degree > 1;
@@ -155,6 +158,15 @@ void smp_put_settings(const smp_found *const *found, uint32_t n, FILE *stream)
 
 /* -------------------------------------------------------------------- people */
 
+void smp_put_stack(const smp_settings *settings, FILE *stream)
+{
+    char stack[32];
+    if (settings->stack != SMP_STACK_NATIVE &&
+        smp_settings_get(settings, "stack", stack, sizeof stack)) {
+        fprintf(stream, "run by %s%s\n", stack, settings->compile ? ", compiled" : "");
+    }
+}
+
 static void put_job(const smp_plan *plan, FILE *stream)
 {
     const smp_job *job = &plan->job;
@@ -165,17 +177,19 @@ static void put_job(const smp_plan *plan, FILE *stream)
     fprintf(stream,
             "sequences of %" PRIu64 " tokens, %" PRIu64 " per step; margin %.3g %% of memory\n",
             job->batch.seq_len, job->batch.global_batch, 100 * plan->options.margin_frac);
+    smp_put_stack(&job->settings, stream);
 }
 
 static void put_search(const smp_plan *plan, FILE *stream)
 {
     const smp_search_info *info = &plan->info;
-    fprintf(stream, "%" PRIu64 " configurations: %" PRIu64 " pruned, %" PRIu64 " simulated; ",
-            info->enumerated, info->pruned, info->evaluated);
+    fprintf(stream, "%" PRIu64 " configurations: %" PRIu64 " %s, %" PRIu64 " simulated; ",
+            info->enumerated, info->pruned, info->exhausted ? "pruned" : "pruned or left",
+            info->evaluated);
     if (info->exhausted && info->gap <= 0) {
         fputs("gap 0: nothing is better", stream);
     } else {
-        fprintf(stream, "gap %.2f %%", 100 * info->gap);
+        fprintf(stream, "gap %.2f %%%s", 100 * info->gap, info->exhausted ? "" : " (deadline)");
     }
     if (plan->options.timing) {
         fprintf(stream, "; %s", smp_show_seconds(info->seconds));
@@ -243,7 +257,8 @@ void smp_put_why(const smp_plan *plan, FILE *stream)
         outside = outside || n->outside;
     }
     if (outside) {
-        fputs("* faster, but outside the space that is searched\n", stream);
+        fputs(plan->info.exhausted ? "* faster, but outside the space that is searched\n"
+                                   : "* faster, but not reached by the deadline\n", stream);
     }
     if (plan->experts) {
         smp_put_sentence(stream, plan->experts);
@@ -334,7 +349,7 @@ static void put_nearest(const smp_plan *plan, FILE *stream)
     if (memory->peaks[moment].host_bytes_per_node > memory->host_capacity_bytes) {
         fprintf(stream, "    host memory %s per node of %s (%s)\n",
                 smp_show_bytes(memory->peaks[moment].host_bytes_per_node),
-                smp_show_bytes(memory->host_capacity_bytes), smp_moment_title(moment));
+                smp_show_bytes(memory->host_capacity_bytes), smp_moment_texts[moment].title);
     }
     if (plan->fitting_gpus > 0) {
         fprintf(stream, "The smallest number of such GPUs that fits is %u.\n",

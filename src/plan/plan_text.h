@@ -21,6 +21,8 @@ const char *smp_objective_name(smp_objective objective);
 /* A configuration as an object: its settings, and the report under the names that smp-sim
  * gives its parts. */
 void smp_out_found(smp_json_out *out, const char *key, const smp_found *found);
+/* The software that runs it, where it is not this project's own. */
+void smp_put_stack(const smp_settings *settings, FILE *stream);
 /* Why the neighbours of the first plan lose. */
 void smp_put_why(const smp_plan *plan, FILE *stream);
 void smp_out_why(smp_json_out *out, const smp_plan *plan);

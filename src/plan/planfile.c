@@ -326,6 +326,46 @@ static void read_plan(const smp_reader *root, const char *path, smp_arena *arena
     read_predicted(root, planned);
 }
 
+static bool act_alike(const smp_settings *a, const smp_settings *b)
+{
+    size_t n = 0;
+    const smp_setting_info *table = smp_settings_table(&n);
+    for (size_t i = 0; i < n; i++) {
+        char one[96], other[96];
+        (void)smp_settings_get(a, table[i].key, one, sizeof(one));
+        (void)smp_settings_get(b, table[i].key, other, sizeof(other));
+        if (strcmp(one, other) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A plan says every value that acts, also those that a rule gave: sequence_parallel by the
+ * tensor degree, the efficiency by the stack.  Those are not held against what is set later, so
+ * that they follow it as they would without a plan; and offloading yields where it cannot be.
+ */
+static void loosen(smp_job *job)
+{
+    static const smp_key by_rule[] = {
+        SMP_KEY_SEQUENCE_PARALLEL, SMP_KEY_ACCUMULATION, SMP_KEY_RANK_ORDER,
+        SMP_KEY_REDUCE_DTYPE, SMP_KEY_ATTENTION_KERNEL, SMP_KEY_LOSS_KERNEL,
+        SMP_KEY_EFFICIENCY};
+    smp_job acting = *job;
+    if (!smp_job_try(&acting)) {
+        return; /* resolving it has said why */
+    }
+    for (size_t i = 0; i < sizeof(by_rule) / sizeof(by_rule[0]); i++) {
+        smp_job without = *job;
+        smp_settings_unset(&without.settings, by_rule[i]);
+        smp_job resolved = without;
+        if (smp_job_try(&resolved) && act_alike(&resolved.settings, &acting.settings)) {
+            job->settings = without.settings;
+        }
+    }
+    job->settings.yields |= UINT64_C(1) << SMP_KEY_OFFLOAD;
+}
+
 smp_status smp_plan_read(const char *path, smp_errors *errors, smp_planned **planned_p)
 {
     smp_json *json = NULL;
@@ -350,6 +390,7 @@ smp_status smp_plan_read(const char *path, smp_errors *errors, smp_planned **pla
     if (smp_errors_count(errors) == before) { /* the rules between settings */
         smp_job check = planned->job;
         st = smp_job_resolve(&check, errors);
+        loosen(&planned->job);
     }
     smp_json_destroy(json);
     if (smp_errors_count(errors) > before) {

@@ -37,12 +37,11 @@ typedef struct item {
 
 typedef struct heap { item *items; size_t n, room; } heap;
 
-/* A simulated point: for dominance, and so that no point is simulated twice.  Only the time
- * without slowdowns by overlap is monotonic, so only that bounds what the point dominates. */
+/* A simulated point, for dominance.  Only the time without slowdowns by overlap is monotonic,
+ * so only that bounds what the point dominates. */
 typedef struct timed {
     smp_point point;
     int64_t alone_ps; /* where nothing slows anything */
-    smp_found found; /* with a job and a report where it fits the whole memory */
 } timed;
 
 typedef struct search {
@@ -231,35 +230,51 @@ static void report_progress(const search *s)
     }
 }
 
-static void keep_if_fits(search *s, const timed *t)
+static void keep_if_fits(search *s, const smp_found *found)
 {
-    if (smp_report_fits(&t->found.report, s->plan->options.margin_frac) &&
-        t->found.report.memory.peak_bytes <= s->limit_bytes) {
-        keep(s, &t->found);
+    if (smp_report_fits(&found->report, s->plan->options.margin_frac) &&
+        found->report.memory.peak_bytes <= s->limit_bytes) {
+        keep(s, found);
     }
 }
 
-/* Simulates a point and keeps it if it is among the best. */
-static smp_status price(search *s, const smp_point *point, const smp_job *job)
+/* Time and memory of a point; keeps it if it is among the best. */
+static smp_status price_whole(search *s, smp_found *candidate)
 {
     smp_plan *plan = s->plan;
-    smp_found candidate = {.job = *job, .code = smp_plan_space_code(s->space, point)};
-    int64_t alone_ps = 0;
-    const smp_status st =
-        smp_evaluate(job, false, s->errors, &candidate.report, &alone_ps, NULL);
+    const smp_report *report = &candidate->report;
+    const smp_status st = smp_evaluate(&candidate->job, false, s->errors, &candidate->report,
+                                       NULL, NULL);
     if (st != SMP_OK) {
         return st;
     }
-    plan->info.evaluated++;
     SMP_GROW(plan->spots, plan->n_spot, plan->spot_room);
-    plan->spots[plan->n_spot++] = (smp_spot){
-        candidate.report.step_ps, candidate.report.memory.peak_bytes,
-        smp_report_fits(&candidate.report, plan->options.margin_frac)};
-    SMP_GROW(s->timed, s->n_timed, s->timed_room);
-    s->timed[s->n_timed] = (timed){*point, alone_ps, candidate};
-    keep_if_fits(s, &s->timed[s->n_timed++]);
-    report_progress(s);
+    plan->spots[plan->n_spot++] =
+        (smp_spot){report->step_ps, report->memory.peak_bytes,
+                   smp_report_fits(report, plan->options.margin_frac)};
+    keep_if_fits(s, candidate);
     return SMP_OK;
+}
+
+/* Times a point; only one that may be among the best needs a memory plan. */
+static smp_status price(search *s, const smp_point *point, const smp_job *job)
+{
+    smp_found candidate = {.job = *job, .code = smp_plan_space_code(s->space, point)};
+    timed t = {.point = *point};
+    smp_status st =
+        smp_evaluate_time(job, s->errors, &candidate.report.step_ps, &t.alone_ps);
+    if (st != SMP_OK) {
+        return st;
+    }
+    s->plan->info.evaluated++;
+    SMP_GROW(s->timed, s->n_timed, s->timed_room);
+    s->timed[s->n_timed++] = t;
+    const rank own = rank_of(&candidate);
+    if (is_open(s, &own)) {
+        st = price_whole(s, &candidate);
+    }
+    report_progress(s);
+    return st;
 }
 
 /* -------------------------------------------------------------------- parts */
@@ -380,12 +395,6 @@ static smp_status split_mesh(search *s, const item *mesh)
 
 static smp_status take_point(search *s, item *point)
 {
-    for (size_t i = 0; i < s->n_timed; i++) { /* from an earlier round */
-        if (s->timed[i].found.code == point->bound.code) {
-            keep_if_fits(s, &s->timed[i]);
-            return SMP_OK;
-        }
-    }
     const int64_t dominating = dominating_ps(s, &point->point);
     if (dominating > point->bound.step_ps) {
         point->bound.step_ps = dominating;
@@ -428,12 +437,14 @@ static smp_status every_point(search *s)
 {
     smp_point point = {{0}};
     do {
-        smp_job job;
-        if (smp_plan_space_job(s->space, &point, &job)) {
-            const smp_status st = price(s, &point, &job);
+        smp_found candidate = {.code = smp_plan_space_code(s->space, &point)};
+        if (smp_plan_space_job(s->space, &point, &candidate.job)) {
+            const smp_status st = price_whole(s, &candidate);
             if (st != SMP_OK) {
                 return st;
             }
+            s->plan->info.evaluated++;
+            report_progress(s);
         }
     } while (smp_plan_space_next(s->space, &point, 0, SMP_DIMS));
     return SMP_OK;
@@ -574,7 +585,10 @@ static bool is_lean_head(const smp_plan_space *space, const smp_point *point)
 static bool is_lean_leaf(const smp_plan_space *space, const smp_point *point)
 {
     const uint32_t offload = point->digit[SMP_DIM_OFFLOAD];
-    return offload == 0 || offload == space->n_choice[SMP_DIM_OFFLOAD] - 1;
+    const uint32_t layers = point->digit[SMP_DIM_OFFLOAD_LAYERS];
+    return (offload == 0 && layers == 0) ||
+           (offload == space->n_choice[SMP_DIM_OFFLOAD] - 1 &&
+            layers == space->n_choice[SMP_DIM_OFFLOAD_LAYERS] - 1);
 }
 
 typedef struct lean { smp_found found; uint64_t excess_bytes; bool any; } lean;

@@ -203,6 +203,28 @@ static void add_offload(smp_plan_space *space)
     space->pinned[SMP_DIM_OFFLOAD] = offload_given;
 }
 
+/* Of the checkpointed layers the first quarter, half, three quarters of all layers; 0: all that
+ * are checkpointed.  Fewer are faster and come first. */
+static void add_offload_layers(smp_plan_space *space)
+{
+    const smp_job *job = space->job;
+    const uint32_t n_layer = job->model->n_layer;
+    uint32_t values[4];
+    uint32_t n = 0;
+    if (given(job, "offload_layers") || !space->fine) {
+        pin(space, SMP_DIM_OFFLOAD_LAYERS, job->settings.offload_layers);
+        return;
+    }
+    for (uint32_t quarters = 1; quarters < 4; quarters++) {
+        const uint32_t layers = n_layer * quarters / 4;
+        if (layers > (n > 0 ? values[n - 1] : 0)) {
+            values[n++] = layers;
+        }
+    }
+    values[n++] = 0;
+    set_values(space, SMP_DIM_OFFLOAD_LAYERS, values, n);
+}
+
 static void add_sharding(smp_plan_space *space)
 {
     const smp_job *job = space->job;
@@ -302,6 +324,7 @@ static void apply_leaf(const smp_plan_space *space, const smp_point *point, smp_
     if (horizon > 0) {
         s->activation_loading_horizon = horizon;
     }
+    s->offload_layers = choice_value(space, point, SMP_DIM_OFFLOAD_LAYERS);
     s->loss_chunks = choice_value(space, point, SMP_DIM_CHUNKS);
     if (choice_value(space, point, SMP_DIM_PREFETCH) == 1) {
         s->prefetch = SMP_PREFETCH_NONE;
@@ -320,7 +343,7 @@ static void apply_expert(const smp_plan_space *space, const smp_point *point, sm
              SMP_AXIS_REPLICA},
             {SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT, SMP_AXIS_SHARD, SMP_AXIS_EXPERT,
              SMP_AXIS_REPLICA}};
-        const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+        const bool nested = smp_nested(s);
         memcpy(s->rank_order, orders[nested], sizeof orders[nested]);
         s->given |= UINT64_C(1) << SMP_KEY_RANK_ORDER; /* against the default of the layout */
     }
@@ -386,7 +409,7 @@ static bool is_copy_mesh(const smp_plan_space *space, const smp_point *point,
 {
     const smp_settings *s = &job->settings;
     /* the two orders are one where either axis has one rank */
-    const bool nested = s->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
+    const bool nested = smp_nested(s);
     const uint32_t expert = s->expert_parallel_degree;
     const uint32_t shard = s->hybrid_shard_degree / (nested ? expert : 1);
     return (s->tensor_parallel_degree == 1 && point->digit[SMP_DIM_SEQUENCE] > 0) ||
@@ -403,10 +426,17 @@ static bool is_copy_leaf(const smp_plan_space *space, const smp_point *point,
 {
     const smp_settings *s = &job->settings;
     return ((!gathers(s) || !s->reshard_after_forward) && point->digit[SMP_DIM_PREFETCH] > 0) ||
-           (s->offload && !space->pinned[SMP_DIM_OFFLOAD] &&
+           (!s->offload && point->digit[SMP_DIM_OFFLOAD_LAYERS] > 0) ||
+           /* 0 stands for all of them */
+           (s->offload && !space->pinned[SMP_DIM_OFFLOAD_LAYERS] &&
+            s->offload_layers >= s->checkpointing_layers) ||
+           (s->offload &&
+            (!space->pinned[SMP_DIM_OFFLOAD] ||
+             point->digit[SMP_DIM_OFFLOAD_LAYERS] + 1U <
+                 space->n_choice[SMP_DIM_OFFLOAD_LAYERS]) &&
             /* the last inputs, as many as the horizon, are never stored */
             s->sm_activation_offloading &&
-            s->activation_loading_horizon >= s->checkpointing_layers);
+            s->activation_loading_horizon >= smp_offloaded_layers(s));
 }
 
 /* The first point with these digits of what decides groups of ranks, and with values of the
@@ -491,9 +521,15 @@ bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
                         mesh->settings.checkpointing == SMP_CHECKPOINTING_FIRST) &&
                        smp_runtime_offloads(&mesh->settings);
     const uint64_t tokens = smp_mul(mesh->settings.micro_batch, mesh->batch.seq_len);
+    if (space->pinned[SMP_DIM_OFFLOAD_LAYERS] &&
+        choice_value(space, point, SMP_DIM_OFFLOAD) > 0 &&
+        choice_value(space, point, SMP_DIM_OFFLOAD_LAYERS) >
+            mesh->settings.checkpointing_layers) {
+        return false; /* rule of offload_layers */
+    }
     if ((choice_value(space, point, SMP_DIM_OFFLOAD) > 0 && !whole) ||
         tokens % choice_value(space, point, SMP_DIM_CHUNKS) != 0) {
-        return false; /* rules of offload and loss_chunks (src/mesh/resolve.c) */
+        return false; /* rules of offload and loss_chunks (src/mesh/rules_step.c) */
     }
     *job_p = *mesh;
     apply_leaf(space, point, &job_p->settings);
@@ -520,6 +556,7 @@ smp_plan_space *smp_plan_space_create(const smp_job *job, bool fine)
     add_checkpointing(space);
     add_sharding(space);
     add_offload(space);
+    add_offload_layers(space);
     add_chunks(space);
     find_groups(space);
     return space;

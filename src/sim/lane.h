@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tables that the event engine makes of each class's program once a run, so that nothing is
- * searched while it runs.  Private to engine.c and lane.c.
+ * searched while it runs.  Private to the engine and lane.c.
  */
 #ifndef SMP_SIM_LANE_H
 #define SMP_SIM_LANE_H

@@ -18,7 +18,13 @@ void smp_peaks_extend(smp_memory *memory, uint64_t more_bytes);
  * read from a plan file. */
 smp_moment smp_peaks_most(const smp_memory *memory, bool host);
 
-const char *smp_moment_title(smp_moment moment);
+/* How the outputs call a moment, and what its own part of the host's memory is. */
+typedef struct smp_moment_text {
+    const char *group, *way; /* JSON; way NULL: the group has one */
+    const char *title, *host;
+    const char *note;        /* or NULL */
+} smp_moment_text;
+extern const smp_moment_text smp_moment_texts[SMP_MOMENTS];
 /* A table for people (80 columns); what each peak consists of, and the communicators. */
 void smp_text_peaks(smp_text *text, const smp_memory *memory);
 void smp_text_peak_parts(smp_text *text, const smp_memory *memory);

@@ -55,11 +55,16 @@ static void list_memory(const smp_memory_parts *p, named_bytes list[MEMORY_PARTS
 static void text_job(smp_text *text, const smp_simulation *simulation)
 {
     const smp_job *job = simulation->job;
+    char stack[VALUE_BYTES];
     smp_text_add(text, "%s on %u x %s (%s, %u node%s of %u)\n", job->model->name,
                  job->world, smp_cluster_gpu(job->cluster), smp_cluster_name(job->cluster),
                  smp_cluster_nodes(job->cluster),
                  smp_cluster_nodes(job->cluster) == 1 ? "" : "s",
                  smp_cluster_gpus_per_node(job->cluster));
+    if (job->settings.stack != SMP_STACK_NATIVE &&
+        smp_settings_get(&job->settings, "stack", stack, sizeof stack)) {
+        smp_text_add(text, "run by %s%s\n", stack, job->settings.compile ? ", compiled" : "");
+    }
     smp_text_add(text,
                  "%" PRIu64 " sequences of %" PRIu64
                  " tokens a step: %u data ranks x %" PRIu64 " micro-batches x %u\n",
@@ -67,31 +72,21 @@ static void text_job(smp_text *text, const smp_simulation *simulation)
                  job->micro_batches, job->settings.micro_batch);
 }
 
-static bool has_experts(const smp_model *model)
-{
-    for (uint32_t kind = 0; kind < model->n_kind; kind++) {
-        if (model->kinds[kind].moe.experts > 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* All settings that act; those given by the user are marked.  The table ends with those of
- * experts, which do nothing for a model without. */
+/* All settings that act; those given by the user are marked.  Those of experts, from
+ * expert_layout to before stack, do nothing for a model without. */
 static void text_settings(smp_text *text, const smp_job *job)
 {
     const smp_settings *settings = &job->settings;
     size_t n = 0;
     const smp_setting_info *table = smp_settings_table(&n);
-    if (!has_experts(job->model)) {
-        n = (size_t)smp_settings_find("expert_layout");
-    }
     smp_text_add(text, "\nSettings that act (* given, others by default or rule)\n");
+    const size_t experts = (size_t)smp_settings_find("expert_layout");
+    const size_t software = (size_t)smp_settings_find("stack");
     size_t column = 0;
     for (size_t i = 0; i < n; i++) {
         char value[VALUE_BYTES];
-        if (!smp_settings_get(settings, table[i].key, value, sizeof value)) {
+        if ((i >= experts && i < software && smp_model_experts(job->model) == 0) ||
+            !smp_settings_get(settings, table[i].key, value, sizeof value)) {
             continue;
         }
         bool given = smp_settings_given(settings, table[i].key);

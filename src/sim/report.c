@@ -122,17 +122,6 @@ static double step_sigma_s(const smp_simulation *simulation)
 
 /* -------------------------------------------------------------------- report */
 
-static smp_dtype precision_dtype(smp_precision precision)
-{
-    switch (precision) {
-    case SMP_PRECISION_BF16: return SMP_BF16;
-    case SMP_PRECISION_FP16: return SMP_F16;
-    case SMP_PRECISION_FP32:
-        break;
-    }
-    return SMP_F32;
-}
-
 static void fill_rates(const smp_simulation *simulation, smp_report *report)
 {
     enum { SECONDS_PER_HOUR = 3600 };
@@ -147,7 +136,7 @@ static void fill_rates(const smp_simulation *simulation, smp_report *report)
     report->model_flops = simulation->step->model_flops;
     report->hardware_flops = simulation->step->hardware_flops;
     report->peak_flops_per_s =
-        job->profile->peak_flops[precision_dtype(job->settings.precision)].value;
+        job->profile->peak_flops[smp_precision_dtype(job->settings.precision)].value;
     if (step_s > 0) {
         report->tokens_per_s_per_gpu = tokens / step_s / world;
         if (report->peak_flops_per_s > 0) {
@@ -291,8 +280,8 @@ static void make_records(smp_simulation *simulation)
     }
 }
 
-smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *errors,
-                        smp_simulation **simulation_p)
+smp_status smp_simulate_times(const smp_job *job, const smp_step *step, smp_errors *errors,
+                              smp_simulation **simulation_p)
 {
     smp_arena *arena = smp_arena_create();
     smp_simulation *simulation = SMP_ARENA_NEW(arena, smp_simulation);
@@ -319,6 +308,19 @@ smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *er
     }
     report->step_time_s = smp_s_from_ps(report->step_ps);
     report->classes = step->n_program;
+    *simulation_p = simulation;
+    return SMP_OK;
+}
+
+smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *errors,
+                        smp_simulation **simulation_p)
+{
+    smp_simulation *simulation = NULL;
+    const smp_status status = smp_simulate_times(job, step, errors, &simulation);
+    if (status != SMP_OK) {
+        return status;
+    }
+    smp_report *report = &simulation->report;
     smp_time_split(simulation, report->step_ps, &report->time);
     smp_memory_split(job, step, &report->memory, &simulation->fullest);
     simulation->sigma_s = step_sigma_s(simulation);

@@ -85,6 +85,9 @@ SMP_CHECK smp_status smp_engine_run(const smp_step *step, int64_t *const *durati
 /* Durations by instance of class c where the imbalance of experts is drawn (drawn_ps above);
  * NULL: nothing is. */
 const int64_t *const *smp_draw_durations(const smp_simulation *simulation, uint32_t c);
+/* As smp_simulate, but nothing of the report is filled in but the time of the step. */
+SMP_CHECK smp_status smp_simulate_times(const smp_job *job, const smp_step *step,
+                                        smp_errors *errors, smp_simulation **simulation_p);
 /* Runs the step of a simulation again as if nothing slowed anything; never ends later.  The
  * records are overwritten. */
 SMP_CHECK smp_status smp_simulation_alone(const smp_simulation *simulation, smp_errors *errors,

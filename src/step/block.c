@@ -30,6 +30,11 @@ static uint8_t add_dropout(smp_graph *g, const sizes *s, smp_names names, uint8_
     return y;
 }
 
+static uint8_t window_flag(const sizes *s)
+{
+    return s->block->attention.chunked ? SMP_FLAG_CHUNKED : 0;
+}
+
 static void set_attention_dims(smp_node *node, const sizes *s)
 {
     set_dims(node, s->low->batch, s->low->seq, s->heads, s->kv_heads, s->head_dim,
@@ -61,6 +66,7 @@ static uint8_t add_naive(smp_graph *g, const sizes *s, uint8_t qkv, uint8_t y)
                       p, SMP_NO_TENSOR),
              rows, s->low->seq, s->block->attention.window, 0, 0, 0);
     set_sinks(&g->nodes[g->n_node - 1], s);
+    g->nodes[g->n_node - 1].flags = window_flag(s);
     g->nodes[g->n_node - 1].needs_input = s->block->attention.softcap > 0;
     if (s->block->attention.dropout > 0) {
         uint8_t dropped = TENSOR(g, "attention.dropped", elems * s->e);
@@ -95,7 +101,7 @@ static uint8_t add_core(smp_graph *g, const sizes *s, uint8_t qkv, const uint8_t
     node->in[2] = kv[1];
     set_attention_dims(node, s);
     set_sinks(node, s);
-    node->flags = SMP_FLAG_CAUSAL;
+    node->flags = SMP_FLAG_CAUSAL | window_flag(s);
     node->core = true;
     return y;
 }
@@ -176,6 +182,7 @@ static bool is_separate(const sizes *s)
     const smp_attention *a = &s->block->attention;
 
     return s->low->runtime->separate && s->block->mlp.gated && a->clip <= 0 && !a->qk_norm
+           && !a->qk_norm_bare && !(a->temperature > 0)
            && s->low->set->attention == SMP_ATTENTION_FLASH;
 }
 
@@ -191,6 +198,37 @@ static uint8_t add_rope(smp_graph *g, const sizes *s, smp_names names, uint8_t x
     set_dims(add_node(g, SMP_OP_ROPE, names, x, SMP_NO_TENSOR, turned, SMP_NO_TENSOR),
              s->low->tokens, heads, kv_heads, s->head_dim, s->rotated, s->low->seq);
     return turned;
+}
+
+/* Heads of q and k divided by their root mean square.  Backward reads what came out, which
+ * attention keeps anyway, and one number a head: dx = rstd (dy - y mean(y dy)). */
+static uint8_t add_qk_rms(smp_graph *g, const sizes *s, uint8_t qkv)
+{
+    uint64_t heads = s->heads + s->kv_heads;
+    uint8_t rstd = TENSOR(g, "attention.rstd", smp_mul(s->low->tokens, heads * 4));
+    uint8_t normed = add_alias(g, qkv);
+    smp_node *node = add_node(g, SMP_OP_QK_RMS, NAMES("attention.qk_rms"), qkv, SMP_NO_TENSOR,
+                              normed, rstd);
+
+    g->tensors[rstd].producer = g->tensors[qkv].producer;
+    set_dims(node, s->low->tokens, s->heads, s->kv_heads, s->head_dim, 0, 0);
+    return normed;
+}
+
+/* q scaled by its position; positions below the floor have factor 1. */
+static uint8_t add_temper(smp_graph *g, const sizes *s, uint8_t qkv)
+{
+    const smp_attention *a = &s->block->attention;
+    uint8_t tempered;
+
+    if (!(a->temperature > 0) || s->low->seq < a->temperature_floor) {
+        return qkv;
+    }
+    tempered = add_alias(g, qkv);
+    set_dims(add_node(g, SMP_OP_TEMPER, NAMES("attention.temper"), qkv, SMP_NO_TENSOR,
+                      tempered, SMP_NO_TENSOR),
+             s->low->tokens, s->heads, s->kv_heads, s->head_dim, s->low->seq, 0);
+    return tempered;
 }
 
 /* Three products of their own, and attention that reads three tensors. */
@@ -227,7 +265,11 @@ static uint8_t add_qkv(smp_graph *g, const sizes *s, uint8_t x)
     if (s->block->attention.qk_norm) {
         qkv = add_qk_norm(g, s, qkv);
     }
-    return add_rope(g, s, NAMES("attention.rope"), qkv, s->heads, s->kv_heads);
+    qkv = add_rope(g, s, NAMES("attention.rope"), qkv, s->heads, s->kv_heads);
+    if (s->block->attention.qk_norm_bare) {
+        qkv = add_qk_rms(g, s, qkv);
+    }
+    return add_temper(g, s, qkv);
 }
 
 /* ---- latent attention ---- */
@@ -553,6 +595,10 @@ static void mark_needs(smp_graph *g, const smp_node *node)
     case SMP_OP_QK_NORM:
         need[0] = node->out[1];
         need[1] = node->in[1];
+        break;
+    case SMP_OP_QK_RMS:
+        need[0] = node->out[0];
+        need[1] = node->out[1];
         break;
     case SMP_OP_CLIP:
     case SMP_OP_DROPOUT:

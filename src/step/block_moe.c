@@ -280,7 +280,8 @@ static uint8_t add_permute(experts *x, smp_op op, smp_names names, uint8_t in, u
     smp_node *node = add_node(x->g, (uint32_t)op, names, in, choice, out, SMP_NO_TENSOR);
 
     node->in[2] = plan;
-    set_dims(node, tokens, x->low->hidden, x->moe->top_k, bound, expected, 0);
+    set_dims(node, tokens, x->low->hidden, x->moe->top_k, bound, expected,
+             x->moe->weighs_input);
     return out;
 }
 
@@ -569,9 +570,10 @@ bool smp_graph_moe_needs(const smp_node *node, uint8_t need[3])
     case SMP_OP_PERMUTE:
         need[0] = node->in[1];
         need[1] = node->in[2];
+        need[2] = node->dims[5] ? node->in[0] : SMP_NO_TENSOR;
         return true;
     case SMP_OP_COMBINE:
-        need[0] = node->in[0];
+        need[0] = node->dims[5] ? SMP_NO_TENSOR : node->in[0];
         need[1] = node->in[1];
         need[2] = node->in[2];
         return true;

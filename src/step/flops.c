@@ -4,7 +4,8 @@
  * padding, no copies; spec 2.6 and docs/formulas.md.
  *
  * Forward, per token (FMA = 2): q 2 h a d; k and v 4 h kv d; o 2 a d h; attention core over
- * the causal half: 2 s a d (with a window of w < s: 4 (w - w^2/(2 s)) a d); MLP 4 h f, gated
+ * the causal half: 2 s a d (with a window of w < s: 4 (w - w^2/(2 s)) a d; in parts of w: 2 w
+ * a d where w divides s, in general 2 a d / s times the squares of the parts); MLP 4 h f, gated
  * 6 h f; logits 2 h V.  Latent attention: q 2 h r + 2 r a (n + p) through a latent of r, else
  * 2 h a (n + p); k and v 2 h (c + p) + 2 c a (n + v); core s a (n + p + v); o 2 a v h, with
  * n, p the parts of a head without and with rope, c the latent of k and v.  A table narrower
@@ -13,6 +14,8 @@
  * it does not go to count nothing.  Backward is twice forward.
  */
 #include "step/lower.h"
+
+#include <math.h>
 
 static double mlp_flops(const smp_block *block, double h)
 {
@@ -36,13 +39,24 @@ static double latent_flops(const smp_attention *a, double h, double keys)
     return 2 * (q + kv + heads * v * h + keys * heads * (qk + v));
 }
 
+/* The mean number of keys that a query sees. */
+static double keys_of(const smp_attention *a, double seq)
+{
+    double window = a->window > 0 && a->window < seq ? (double)a->window : seq;
+    double parts = floor(seq / window), rest = seq - parts * window;
+
+    if (a->chunked) {
+        return (parts * window * window + rest * rest) / (2 * seq);
+    }
+    return window - window * window / (2 * seq);
+}
+
 static double block_flops(const smp_model *model, const smp_block *block, double seq)
 {
     const smp_attention *a = &block->attention;
     double h = (double)model->hidden, ad = (double)a->heads * a->head_dim;
     double kvd = (double)a->kv_heads * a->head_dim;
-    double window = a->window > 0 && a->window < seq ? (double)a->window : seq;
-    double keys = window - window * window / (2 * seq); /* mean number a query sees */
+    double keys = keys_of(a, seq);
     double attention = 4 * h * ad + 4 * h * kvd + 4 * keys * ad;
 
     if (a->kv_lora_rank > 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the files of the lowering share: one context per program, made from a resolved job
- * for one rank, filled in by lower.c and read by the emitters.
+ * for one rank, filled in by the files lower_*.c and read by the emitters.
  *
  * A variant is a kind of block under one checkpointing mode; its segments are stored once.
  * Variants whose layers interleave form a stack: they share the buffers that have one entry
@@ -60,6 +60,7 @@ typedef struct smp_segments {
     uint16_t gather[2];                 /* for forward, for backward */
     uint16_t reduce[2];                 /* see smp_lowering.accumulates */
     uint16_t squares, update;
+    uint16_t publish; /* gathers what was updated, where that waits for all updates */
 } smp_segments;
 
 typedef struct smp_stack {
@@ -148,10 +149,21 @@ typedef struct smp_lowering {
     uint16_t prefetch_token, load_token, units_token;
     uint16_t comm_token;    /* of collectives of the shard group that share a communicator */
     uint16_t reduce_token;  /* backward has ended */
+    uint16_t update_token;  /* all parameters are updated */
     smp_named *named; uint32_t n_named, cap_named;
     smp_layer_set *spans; uint32_t n_span, cap_span;
 } smp_lowering;
 
+/* What becomes of a job, in this order: lower_decide.c, lower_comms.c, lower_buffers.c,
+ * lower_variants.c, segments (lower.c), lower_order.c. */
+void smp_lower_decide(smp_lowering *low);
+void smp_lower_comms(smp_lowering *low, const smp_class *class_or_null);
+void smp_lower_buffers(smp_lowering *low);
+SMP_CHECK smp_status smp_lower_variants(smp_lowering *low);
+void smp_lower_order(smp_lowering *low);
+
+/* A buffer that only orders tasks. */
+uint16_t smp_lower_token(smp_lowering *low, const char *name);
 /* Scratch of a segment: one buffer for each name, as large as its largest use. */
 uint16_t smp_lower_scratch(smp_lowering *low, const char *name, smp_buffer_kind kind,
                            uint64_t bytes);
@@ -198,6 +210,8 @@ void smp_lower_home(smp_lowering *low, smp_home *home, const char *name, uint32_
                     uint64_t variants);
 void smp_lower_unit(smp_lowering *low, const smp_home *home, smp_segments *segments);
 void smp_lower_norm(smp_lowering *low);
+/* Buffers of the stack that no task accesses; after all segments. */
+void smp_lower_placeholders(smp_lowering *low);
 /* The program of one rank, before memory plan and waits. */
 SMP_CHECK smp_status smp_lower_rank(const smp_job *job, const smp_mesh *mesh, uint32_t rank,
                                     const smp_class *class_or_null, smp_arena *arena,

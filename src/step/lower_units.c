@@ -569,14 +569,23 @@ static void lower_update(smp_lowering *low, const smp_home *home, smp_segments *
     if (low->casts) {
         add_cast(low, home, SMP_STREAM_COMPUTE, SMP_PHASE_UPDATE);
     }
+    if (low->update_token != SMP_NO_BUFFER && home->layout.own_elems > 0) {
+        smp_build_extend(&low->build, smp_token(low->update_token));
+    }
     if (home->share->shard > 1) {
+        if (low->update_token != SMP_NO_BUFFER) {
+            segments->publish = smp_build_segment(&low->build, "publish");
+        }
         add_gather(low, home, SMP_PHASE_UPDATE, false);
+        if (low->update_token != SMP_NO_BUFFER) {
+            smp_build_extend(&low->build, smp_token(low->update_token));
+        }
     }
 }
 
 void smp_lower_unit(smp_lowering *low, const smp_home *home, smp_segments *segments)
 {
-    segments->gather[0] = segments->gather[1] = SMP_NO_SEGMENT;
+    segments->gather[0] = segments->gather[1] = segments->publish = SMP_NO_SEGMENT;
     if (home->share->gathers) {
         lower_gather(low, home, segments, 0);
         if (home->layout.block && !home->share->keeps_gathered) {

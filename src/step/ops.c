@@ -21,6 +21,19 @@ const smp_op_info *smp_op_info_of(smp_op op)
     return &ops[op];
 }
 
+smp_dtype smp_precision_dtype(smp_precision precision)
+{
+    switch (precision) {
+    case SMP_PRECISION_BF16:
+        return SMP_BF16;
+    case SMP_PRECISION_FP16:
+        return SMP_F16;
+    case SMP_PRECISION_FP32:
+        break;
+    }
+    return SMP_F32;
+}
+
 uint32_t smp_dtype_bytes(smp_dtype dtype)
 {
     static const uint32_t bytes[SMP_DTYPES] = { 4, 2, 2, 1, 4 };
@@ -54,11 +67,17 @@ const char *smp_kind_name(smp_buffer_kind kind)
 }
 
 /* Pairs (query, key) of causal attention in one sequence: s^2/2, the half of the square, as
- * is the printed rule; with a window of w < s: s w - w^2/2. */
-static uint64_t causal_pairs(uint64_t seq, uint64_t window)
+ * is the printed rule; with a window of w < s: s w - w^2/2; cut into parts of w: the halves of
+ * their squares. */
+static uint64_t causal_pairs(uint64_t seq, uint64_t window, bool chunked)
 {
     if (window == 0 || window >= seq) {
         return smp_mul(seq, seq) / 2;
+    }
+    if (chunked) {
+        uint64_t rest = seq % window;
+
+        return (smp_mul(seq / window, smp_mul(window, window)) + rest * rest) / 2;
     }
     return smp_mul(seq, window) - smp_mul(window, window) / 2;
 }
@@ -72,7 +91,8 @@ static uint64_t v_dim(const smp_task *t)
 /* `qk` products with q or k and `v` with v, of heads x (pairs) x head size, FMA = 2. */
 static uint64_t attention_products(const smp_task *t, uint64_t qk, uint64_t v)
 {
-    uint64_t pairs = (t->flags & SMP_FLAG_CAUSAL) ? causal_pairs(t->dims[1], t->dims[5])
+    uint64_t pairs = (t->flags & SMP_FLAG_CAUSAL) ? causal_pairs(t->dims[1], t->dims[5],
+                                                                t->flags & SMP_FLAG_CHUNKED)
                                                   : smp_mul(t->dims[1], t->dims[1]);
     uint64_t width = smp_mul(t->dims[2], qk * t->dims[4] + v * v_dim(t));
 
@@ -203,6 +223,12 @@ static uint64_t rotary_bytes(const smp_task *t, uint64_t e)
         return 3 * smp_mul(heads, d[3]) * e + 2 * stats;
     case SMP_OP_QK_STATS:
         return smp_mul(heads, d[3]) * e + stats;
+    case SMP_OP_QK_RMS: /* and 1 / rms of each head, fp32 */
+        return smp_mul(heads, 2 * d[3] * e + 4);
+    case SMP_OP_QK_RMS_GRAD:
+        return smp_mul(heads, 3 * d[3] * e + 4);
+    case SMP_OP_TEMPER:
+        return 2 * smp_mul(smp_mul(d[0], d[1]), d[3]) * e;
     case SMP_OP_QK_DOTS: /* dqkv, raw, stats, dots */
         return 2 * smp_mul(heads, d[3]) * e + 2 * stats;
     default:
@@ -277,7 +303,8 @@ static uint64_t rows_bytes(const smp_task *t, uint64_t e)
     case SMP_OP_PERMUTE: /* every row read and written */
         return 2 * rows * e + choice;
     case SMP_OP_PERMUTE_GRAD:
-        return rows * e + out_bytes(t, tokens, e) + choice;
+        return rows * e + out_bytes(t, tokens, e) + choice
+               + (d[5] ? rows * e + choice / 2 : 0); /* x once a row, dchoice */
     case SMP_OP_COMBINE:
         return (rows + tokens) * e + choice;
     case SMP_OP_COMBINE_GRAD: /* dy once a row, rows, drows */
@@ -382,6 +409,9 @@ uint64_t smp_task_bytes(const smp_task *task)
     case SMP_OP_QK_NORM_GRAD:
     case SMP_OP_QK_STATS:
     case SMP_OP_QK_DOTS:
+    case SMP_OP_QK_RMS:
+    case SMP_OP_QK_RMS_GRAD:
+    case SMP_OP_TEMPER:
     case SMP_OP_ROPE:
     case SMP_OP_ROPE_GRAD:
         return rotary_bytes(task, e);

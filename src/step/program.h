@@ -34,6 +34,7 @@
 
 typedef enum smp_dtype { SMP_F32, SMP_BF16, SMP_F16, SMP_U8, SMP_I32, SMP_DTYPES } smp_dtype;
 uint32_t smp_dtype_bytes(smp_dtype dtype);
+smp_dtype smp_precision_dtype(smp_precision precision);
 const char *smp_dtype_name(smp_dtype dtype);
 
 typedef enum smp_op_class {
@@ -62,6 +63,9 @@ typedef enum smp_op_class {
     X(QK_NORM_GRAD, "qk_norm_grad", MEMORY, "a dqkv, r raw, r q_w, r k_w, a dq_w, a dk_w, [r stats, r dots], [a dq_bias, a dk_bias]; dims as QK_NORM: what dots take from k is divided by the copies of a kv head") \
     X(QK_STATS, "qk_stats", MEMORY, "r qkv, w stats[tokens, 2]; dims as QK_NORM: sums of squares of the rank's part of q and of k in fp32 (of k divided by copies), to be summed over the tensor ranks; form whole only") \
     X(QK_DOTS, "qk_dots", MEMORY, "r dqkv, r raw, r stats, r q_w, r k_w, w dots[tokens, 2]; dims as QK_NORM: sums over the rank's part of dy w x / rms, to be summed over the tensor ranks") \
+    X(QK_RMS, "qk_rms", MEMORY, "a qkv, w rstd[tokens, heads + kv_heads] fp32; tokens, heads, kv_heads, head_dim: each head of q and k is divided by its root mean square, in place") \
+    X(QK_RMS_GRAD, "qk_rms_grad", MEMORY, "a dqkv, r qkv as QK_RMS left it, r rstd; dims as QK_RMS") \
+    X(TEMPER, "temper", MEMORY, "a qkv; tokens, heads, kv_heads, head_dim, seq: scales q by its position in place (smp_attention.temperature); of dqkv: its own gradient") \
     X(CLIP, "clip", MEMORY, "a x, w mask; elements: to the block's attention.clip; one byte of mask an element") \
     X(CLIP_GRAD, "clip_grad", MEMORY, "a dx, r mask; elements: zero where clipped") \
     X(LATENT, "latent", MEMORY, "r q[heads (nope + rope)], r kv[heads (nope + v)], r latent, w qkv; tokens, heads, nope, rope, v, seq, row of latent: q, k and v of latent attention; the rope parts of q and of the latent's last elements are rotated, the latter are k's in all heads") \
@@ -104,10 +108,10 @@ typedef enum smp_op_class {
     X(ROUTE_STATISTICS, "route_statistics", MEMORY, "r logits, r choice, w sums[2, experts] fp32; tokens, experts, top_k: probabilities and choices of each expert") \
     X(ROUTE_GRAD, "route_grad", MEMORY, "r dchoice, r logits, r choice, w dlogits, r scalars (the loss scale), [r sums], [a dcorrection: 0]; tokens, experts, top_k, smp_route, coefficient of the balancing loss / 2^-32, of the z loss / 2^-32") \
     X(EXPERT_ROWS, "expert_rows", MEMORY, "r counts[parts, experts], w layout[parts + 2, experts], a sum; experts, parts, experts of the rank, bound: where rows stand; more than the bound are cut off and counted in the sum") \
-    X(PERMUTE, "permute", MEMORY, "r x[tokens, hidden], r choice, r counts or layout, w rows[bound, hidden]; tokens, hidden, top_k, bound, expected rows: copies of tokens, by expert") \
-    X(PERMUTE_GRAD, "permute_grad", MEMORY, "r drows, r choice, r counts or layout, a dx; tokens, hidden, top_k, bound, expected rows") \
+    X(PERMUTE, "permute", MEMORY, "r x[tokens, hidden], r choice, r counts or layout, w rows[bound, hidden]; tokens, hidden, top_k, bound, expected rows, 1: times the weight: copies of tokens, by expert") \
+    X(PERMUTE_GRAD, "permute_grad", MEMORY, "r drows, r choice, r counts or layout, a dx, [r x, w dchoice where rows have weights]; dims as PERMUTE") \
     X(SORT_ROWS, "sort_rows", MEMORY, "r x, r layout, w y; bound, expected rows, hidden, 1: back: rows by source rank to rows by expert") \
-    X(COMBINE, "combine", MEMORY, "r rows, r choice, r counts or layout, w y; tokens, hidden, top_k, bound, expected rows: weighted sums; 0 for tokens without rows") \
+    X(COMBINE, "combine", MEMORY, "r rows, r choice, r counts or layout, w y; tokens, hidden, top_k, bound, expected rows, 1: without weights, so that its gradient is PERMUTE: weighted sums; 0 for tokens without rows") \
     X(COMBINE_GRAD, "combine_grad", MEMORY, "r dy, r rows, r choice, r counts or layout, w drows, w dchoice; tokens, hidden, top_k, bound, expected rows") \
     X(GROUPED_MATMUL, "grouped_matmul", MATMUL, "r x[bound, k], r counts or layout, r w[experts, n, k], w y[bound, n], [r bias[experts, n]]; bound, expected rows, n, k, experts of the rank, expert ranks, parameters that follow each other (gate and up: 2), each of all experts, ranks whose results are summed: each adds the bias divided by their number") \
     X(GROUPED_MATMUL_DX, "grouped_matmul_dx", MATMUL, "r dy[bound, k], r counts or layout, r w[experts, k, n], w dx[bound, n]; dims as GROUPED_MATMUL") \
@@ -221,7 +225,8 @@ enum {
     SMP_FLAG_ACCUMULATE = 1, /* outputs marked `a` are added to */
     SMP_FLAG_CAUSAL = 2,
     SMP_FLAG_AVERAGE = 4,    /* a reduction that divides by the group size */
-    SMP_FLAG_ADD_DX = 8      /* NORM_GRAD: dx is added to (ACCUMULATE speaks of dw, dbias) */
+    SMP_FLAG_ADD_DX = 8,     /* NORM_GRAD: dx is added to (ACCUMULATE speaks of dw, dbias) */
+    SMP_FLAG_CHUNKED = 16    /* the window does not slide: the sequence is cut into windows */
 };
 
 typedef struct smp_task {

@@ -205,9 +205,11 @@ static void forward_node(walk *w, const smp_node *node, smp_phase phase)
         return;
     case SMP_OP_BIAS:
     case SMP_OP_ROPE:
+    case SMP_OP_TEMPER:
         access[n++] = smp_updates(at(w, node->in[0]));
         break;
     case SMP_OP_CLIP:
+    case SMP_OP_QK_RMS:
         access[n++] = smp_updates(at(w, node->in[0]));
         access[n++] = smp_writes(at(w, node->out[1]));
         break;
@@ -532,7 +534,8 @@ static void route_grad(walk *w, const smp_node *node)
     }
 }
 
-/* The first contribution to the gradient of tokens writes, later ones add. */
+/* The first contribution to the gradient of tokens writes, later ones add.  Where rows have
+ * weights, so has the gradient, and that of a weight is drow x. */
 static void permute_grad(walk *w, const smp_node *node)
 {
     uint8_t x = node->in[0];
@@ -545,12 +548,34 @@ static void permute_grad(walk *w, const smp_node *node)
                         smp_reads(at(w, node->in[2])), smp_adds(grad_at(w, x), has) },
         4);
     w->graph->tensors[x].has_grad = true;
+    if (node->dims[5]) {
+        smp_build_extend(&w->low->build, smp_reads(at(w, x)));
+        smp_build_extend(&w->low->build, smp_writes(grad_at(w, node->in[1])));
+        w->graph->tensors[node->in[1]].has_grad = true;
+    }
+}
+
+/* Sums without weights send each row the gradient of its token. */
+static void plain_combine_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_PERMUTE);
+
+    task.dims[5] = 0;
+    add(w, &task,
+        (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[1])),
+                        smp_reads(at(w, node->in[2])), smp_writes(grad_at(w, node->in[0])) },
+        4);
+    w->graph->tensors[node->in[0]].has_grad = true;
 }
 
 static void combine_grad(walk *w, const smp_node *node)
 {
     smp_task task = grad_task(w, node, node->names.dx, SMP_OP_COMBINE_GRAD);
 
+    if (node->dims[5]) {
+        plain_combine_grad(w, node);
+        return;
+    }
     add(w, &task,
         (smp_access[]){ smp_reads(grad_at(w, node->out[0])), smp_reads(at(w, node->in[0])),
                         smp_reads(at(w, node->in[1])), smp_reads(at(w, node->in[2])),
@@ -669,11 +694,23 @@ static void collective_grad(walk *w, const smp_node *node)
     }
 }
 
-static void rope_grad(walk *w, const smp_node *node)
+/* Gradients in place that read nothing else: of a rotation the one back, of a factor itself. */
+static void turn_grad(walk *w, const smp_node *node, smp_op op)
 {
-    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_ROPE_GRAD);
+    smp_task task = grad_task(w, node, node->names.dx, (uint32_t)op);
 
     add(w, &task, (smp_access[]){ smp_updates(grad_at(w, node->out[0])) }, 1);
+    share_grad(w, node->in[0], node->out[0]);
+}
+
+static void qk_rms_grad(walk *w, const smp_node *node)
+{
+    smp_task task = grad_task(w, node, node->names.dx, SMP_OP_QK_RMS_GRAD);
+
+    add(w, &task,
+        (smp_access[]){ smp_updates(grad_at(w, node->out[0])), smp_reads(at(w, node->out[0])),
+                        smp_reads(at(w, node->out[1])) },
+        3);
     share_grad(w, node->in[0], node->out[0]);
 }
 
@@ -741,7 +778,13 @@ static void backward_node(walk *w, const smp_node *node)
         latent_grad(w, node);
         break;
     case SMP_OP_ROPE:
-        rope_grad(w, node);
+        turn_grad(w, node, SMP_OP_ROPE_GRAD);
+        break;
+    case SMP_OP_TEMPER:
+        turn_grad(w, node, SMP_OP_TEMPER);
+        break;
+    case SMP_OP_QK_RMS:
+        qk_rms_grad(w, node);
         break;
     case SMP_OP_ATTENTION:
         plain_grad(w, node, SMP_OP_ATTENTION_GRAD,

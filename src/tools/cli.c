@@ -340,7 +340,8 @@ void cli_begin(void)
 
 int cli_end(const char *program, smp_errors *errors)
 {
-    if (fflush(stdout) != 0 || ferror(stdout)) {
+    /* Output that was lost on the way has been told. */
+    if ((fflush(stdout) != 0 || ferror(stdout)) && smp_errors_status(errors) != SMP_SYSTEM) {
         smp_status lost = smp_fail(errors, SMP_SYSTEM, NULL, "standard output: %s",
                                    strerror(errno ? errno : EIO));
         (void)lost;
@@ -442,7 +443,8 @@ smp_status cli_job_read(const cli_job *options, const char *plan_path, smp_error
         }
         for (size_t i = 0; i < options->set.count; i++) {
             smp_status one = smp_settings_assign(&inputs.job.settings, options->set.values[i],
-                                                 "--set", errors);
+                                                 options->set_name ? options->set_name
+                                                                   : "--set", errors);
             status = status == SMP_OK ? one : status;
         }
     }

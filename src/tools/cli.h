@@ -89,6 +89,7 @@ typedef struct cli_job {
     uint32_t nodes, gpus;             /* 0: not given */
     uint64_t seq_len, global_batch;   /* 0: not given */
     cli_list set;                     /* key=value */
+    const char *set_name;             /* the option that `set` is of; NULL: --set */
 } cli_job;
 
 #define CLI_JOB_OPTIONS(type, field)                                                          \

@@ -91,7 +91,7 @@ static const char *const usage[] = {
 
 static const char *const examples[] = {
     "smp-exec plan.json --data README.md --steps 100 --metrics run.jsonl",
-    "smp-exec plan.json --data train.bin --eval val.bin --eval-every 100 --steps 1000",
+    "smp-exec plan.json --data train.bin --eval val.bin --eval-every 50 --steps 500",
     "smp-exec plan.json --data tokens.bin --async --trace trace.json --compare",
     NULL
 };
@@ -138,6 +138,7 @@ static smp_status check_numbers(const options *o, smp_errors *errors)
         { "--clip", o->clip, 0, 1e30 },
         { "--loss-scale", o->loss_scale, 0, 1e30 },
         { "--timeout", o->timeout, 1e-3, 1e9 },
+        { "--threads", o->threads, 0, 1024 }, /* 0: not given */
     };
     smp_status status = SMP_OK;
 

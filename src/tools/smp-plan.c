@@ -59,7 +59,7 @@ static const cli_option table[] = {
 
 static const char *const usage[] = {
     "--model M --cluster C [--nodes N] [option]...",
-    "--model M --cluster C [--cluster C]... --tokens N [--within TIME]",
+    "--model M --cluster C [--cluster C]... --tokens N [--within T]",
     NULL,
 };
 
@@ -271,7 +271,7 @@ int main(int argc, char **argv)
 {
     cli_begin();
     smp_errors *errors = smp_errors_create();
-    options o = {.top = 5, .margin_percent = 3};
+    options o = {.top = 5, .margin_percent = 3, .job.set_name = "--pin"};
     cli_list operands = {0};
     bool done = false;
     smp_status st = cli_parse(&program, argc, argv, &o, &operands, errors, &done);

@@ -2,11 +2,14 @@
 /*
  * One asynchronous step without wait number N of the program, for a build with
  * ThreadSanitizer: it must report a race for each N, and none for 0.  The argument is N; "n"
- * prints how many waits there are.
+ * prints how many waits there are, "k" the numbers of those that keep nothing but an order: for
+ * a token, which has no memory.
  */
 #include "config.h"
 
 #include "exec/run.h"
+
+#include "base/arena.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +25,64 @@ static const char *const settings[] = {
     "activation_loading_horizon=1",
 };
 
-static smp_status run(const smp_job *job, uint32_t without, bool count, smp_errors *errors)
+/* A task at an instance. */
+typedef struct place { const smp_task *task; const smp_instance *instance; } place;
+
+static uint64_t address_of(const smp_program *p, place at, const smp_access *access)
+{
+    return smp_buffer_address(p, &p->buffers[access->buffer], at.instance, access->delta)
+           + access->offset_bytes;
+}
+
+static bool clashes(const smp_program *p, place a, const smp_access *x, place b,
+                    const smp_access *y)
+{
+    uint64_t from = address_of(p, a, x), other = address_of(p, b, y);
+
+    return p->buffers[x->buffer].space == p->buffers[y->buffer].space
+           && from < other + y->bytes && other < from + x->bytes && (x->writes || y->writes);
+}
+
+/* Both tasks have a token, and no memory that either writes. */
+static bool is_for_token(const smp_program *p, place a, place b)
+{
+    bool token = false, memory = false;
+
+    for (uint32_t i = 0; i < a.task->n_access * b.task->n_access; i++) {
+        const smp_access *x = &p->accesses[a.task->access0 + i / b.task->n_access];
+        const smp_access *y = &p->accesses[b.task->access0 + i % b.task->n_access];
+        bool clash = clashes(p, a, x, b, y);
+
+        token = token || (clash && p->buffers[x->buffer].space == SMP_SPACE_TOKEN);
+        memory = memory || (clash && p->buffers[x->buffer].space != SMP_SPACE_TOKEN);
+    }
+    return token && !memory;
+}
+
+static void print_tokens(const smp_program *p)
+{
+    bool *told = smp_heap_alloc(p->n_wait, sizeof *told);
+
+    for (uint32_t i = 0; i < p->n_instance; i++) {
+        const smp_pattern *pattern = &p->patterns[p->order[i].pattern];
+
+        for (uint32_t w = pattern->wait0; w < pattern->wait0 + pattern->n_wait; w++) {
+            const smp_wait *wait = &p->waits[w];
+            const smp_instance *here = &p->order[i], *there = here - wait->back;
+            uint32_t a = p->segments[here->segment].task0 + wait->task;
+            uint32_t b = p->segments[there->segment].task0 + wait->source;
+
+            if (!told[w] && is_for_token(p, (place){ &p->tasks[a], here },
+                                         (place){ &p->tasks[b], there })) {
+                (void)printf("%u\n", w + 1);
+                told[w] = true;
+            }
+        }
+    }
+    free(told);
+}
+
+static smp_status run(const smp_job *job, uint32_t without, char ask, smp_errors *errors)
 {
     smp_runner_options options = { .device = &smp_device_cpu,
                                    .device_options = { .async = true, .threads = 1 },
@@ -39,12 +99,14 @@ static smp_status run(const smp_job *job, uint32_t without, bool count, smp_erro
     if (status == SMP_OK) {
         status = smp_runner_create(job, mesh, 0, &options, errors, &runner);
     }
-    if (status == SMP_OK && count) {
+    if (status == SMP_OK && ask == 'k') {
+        print_tokens(runner->rank.program);
+    } else if (status == SMP_OK && ask == 'n') {
         (void)printf("%u\n", runner->rank.program->n_wait);
     } else if (status == SMP_OK) {
         status = smp_runner_init(runner, errors);
     }
-    for (int i = 0; i < 2 && status == SMP_OK && !count; i++) {
+    for (int i = 0; i < 2 && status == SMP_OK && ask != 'n' && ask != 'k'; i++) {
         status = smp_runner_step(runner, ids, ids, errors);
     }
     smp_runner_destroy(runner);
@@ -83,7 +145,8 @@ int main(int argc, char **argv)
         status = smp_job_resolve(&job, errors);
     }
     if (status == SMP_OK) {
-        status = run(&job, (uint32_t)strtoul(argument, NULL, 10), argument[0] == 'n', errors);
+        status = run(&job, (uint32_t)strtoul(argument, NULL, 10), argument[0],
+                     errors);
     }
     smp_errors_print(errors, "check_waits", stderr);
     smp_profile_destroy(profile);

@@ -16,7 +16,7 @@ enum { BATCH = 2, SEQ = 9, D = 4, MOST = 6000 };
 
 /* What is chosen: the number of values of each option. */
 enum { PLACE, HEADS, DV, CAUSAL, WINDOW, SCALE, CAP, ALIBI, DROPOUT, SINKS, OPTIONS };
-static const int values[OPTIONS] = { 5, 3, 2, 2, 2, 2, 2, 2, 2, 2 };
+static const int values[OPTIONS] = { 5, 3, 2, 2, 3, 2, 2, 2, 2, 2 };
 
 static smp_model model = { .name = "test", .family = "llama" };
 static smp_block block;
@@ -93,11 +93,24 @@ static void choose(combination *c)
     c->all = (smp_heads){ .cpu = &cpu, .launch = &c->launch, .dtype = SMP_F32, .batch = BATCH,
                           .seq = SEQ, .heads = (uint64_t)c->heads,
                           .kv_heads = (uint64_t)c->kv, .d = D, .dv = (uint64_t)c->dv,
-                          .window = (uint64_t)c->window, .causal = c->of[CAUSAL] != 0,
+                          .window = (uint64_t)c->window, .chunked = c->of[WINDOW] == 2,
+                          .causal = c->of[CAUSAL] != 0,
                           .scale = (float)c->scale, .cap = (float)c->cap,
                           .dropout = c->rate };
     place(c, memory[0], &c->all.q, &c->all.k, &c->all.v);
     place(c, memory[1], &c->all.dq, &c->all.dk, &c->all.dvalues);
+}
+
+/* Whether query t sees key j: in a window that slides, or in the same part of the sequence. */
+static bool is_seen(const combination *c, int t, int j)
+{
+    if (c->of[CAUSAL] && j > t) {
+        return false;
+    }
+    if (c->of[WINDOW] == 2) { /* later parts are hidden by causality alone */
+        return j >= t / c->window * c->window;
+    }
+    return !c->window || t - j < c->window;
 }
 
 /* Probabilities of one query, what dropout makes of them, and the slope of the cap. */
@@ -120,7 +133,7 @@ static void make_row(const combination *c, const float *sinks, int b, int h, int
         r->slope[j] = c->of[CAP] ? 1 - tanh(s / c->cap) * tanh(s / c->cap) : 1;
         s = c->of[CAP] ? c->cap * tanh(s / c->cap) : s;
         s -= (double)smp_alibi_slope(&model, &block.attention, (uint64_t)h) * (t - j);
-        r->p[j] = (c->of[CAUSAL] && j > t) || (c->window && t - j >= c->window) ? 0 : exp(s);
+        r->p[j] = is_seen(c, t, j) ? exp(s) : 0;
         sum += r->p[j];
     }
     r->sink /= sum;

@@ -4,16 +4,21 @@
  * steps equal those of one rank; what changes only when and where things are kept changes no
  * bit.
  *
- * Layouts are the legal ones of the grid below.  `make check` runs a covering set: every pair
- * of values of two settings that is legal at all is in some layout; with SMP_CHECK_FULL in
- * the environment (make check-full) all are run that have sharding full, the default order of
- * prefetch and serial streams, for 20 steps.
+ * Layouts are the legal ones of the grid below.  `make check` runs a covering set for 20
+ * steps: every pair of values of two settings that is legal at all is in some layout.  With
+ * SMP_CHECK_FULL in the environment (make check-full) every legal layout follows, for 2 steps,
+ * so that the second sees what the first updated; each with serial streams or with streams
+ * beside each other, by chance.  SMP_CHECK_PART=I/N runs the I-th of N parts of these, for
+ * processes beside each other; SMP_CHECK_SECONDS ends those of one model after that time, and
+ * how many ran is printed.
  */
 #include "config.h"
 
 #include "tests/exec/ranks.h"
 
 #include "mesh/mesh.h"
+
+#include <time.h>
 
 #define MOE_SETTINGS                                                                        \
     " moe_load_balancing=none moe_z_loss_coeff=0.01 moe_rows_factor=8"
@@ -28,10 +33,20 @@ static const char DEEPSEEK[] =
             "\"moe_intermediate_size\": 24, \"n_shared_experts\": 1, \"n_group\": 1, "
             "\"topk_group\": 1, \"first_k_dense_replace\": 1, "
             "\"initializer_range\": 0.15");
+static const char LLAMA4[] =
+    TINY_OF("llama4_text", ", \"num_key_value_heads\": 4, \"head_dim\": 4, "
+            "\"intermediate_size_mlp\": 40, "
+            "\"num_local_experts\": 4, \"num_experts_per_tok\": 2, "
+            "\"interleave_moe_layer_step\": 2, \"no_rope_layer_interval\": 3, "
+            "\"attention_chunk_size\": 5, \"floor_scale\": 3, \"attn_scale\": 0.7, "
+            "\"initializer_range\": 0.15");
 
 /* ---- the grid ---- */
 
-enum { DIMENSIONS = 12, VALUES = 8, SHARDING = 7, ASYNC = 10, OTHER = 11 };
+enum { DIMENSIONS = 12, VALUES = 8, ASYNC = 10 };
+enum { STEPS = 20, FULL_STEPS = 2, MOST_POINTS = 400000 };
+/* Losses fall, and what rounding differs grows little in 20 steps. */
+static const double LR = 0.05;
 
 static const char *const grid[DIMENSIONS][VALUES] = {
     { "1", "2", "4", "8" }, /* ranks */
@@ -49,7 +64,7 @@ static const char *const grid[DIMENSIONS][VALUES] = {
       "checkpointing=full offload=true activation_loading_horizon=2" },
     { "", "async" },
     { "", "loss_chunks=2 attention=naive", "prefetch=none forward_prefetch=false",
-      "reshard_after_forward=false" },
+      "prefetch=backward_post", "reshard_after_forward=false" },
 };
 
 typedef struct point { uint8_t value[DIMENSIONS]; } point;
@@ -96,7 +111,7 @@ typedef struct points { point *at; size_t n; } points;
 /* All legal points, in an order of chance. */
 static points legal_points(const char *config, bool moe)
 {
-    points all = { .at = smp_heap_alloc(200000, sizeof(point)) };
+    points all = { .at = smp_heap_alloc(MOST_POINTS, sizeof(point)) };
     point p = { 0 };
     tiny t[4];
     smp_settings plain;
@@ -116,7 +131,7 @@ static points legal_points(const char *config, bool moe)
         settings_of(p, moe, text, sizeof text);
         tiny_set(of, text);
         if (smp_job_try(&of->job)) { /* with serial streams and with others */
-            assert_true(all.n + 2 <= 200000);
+            assert_true(all.n + 2 <= MOST_POINTS);
             all.at[all.n] = all.at[all.n + 1] = p;
             all.at[all.n + 1].value[ASYNC] = 1;
             all.n += 2;
@@ -184,35 +199,81 @@ static points covering_points(points all)
     }
 }
 
-static void check_layouts(const char *config, bool moe)
+/* Leaves those with serial streams. */
+static void keep_serial(points *all)
 {
-    bool full = getenv("SMP_CHECK_FULL") != NULL;
-    uint32_t steps = full ? 20 : 3;
-    points all = legal_points(config, moe), some = covering_points(all);
-    points run = full ? all : some;
+    size_t n = 0;
+
+    for (size_t i = 0; i < all->n; i++) {
+        if (all->at[i].value[ASYNC] == 0) {
+            all->at[n++] = all->at[i];
+        }
+    }
+    all->n = n;
+}
+
+static void check_layout(const char *config, bool moe, point p, const trained *one,
+                         uint32_t steps)
+{
+    char text[512];
+    trained other;
+
+    settings_of(p, moe, text, sizeof text);
+    other = train_job(config, text, ranks_of(p), p.value[ASYNC] > 0, steps, LR);
+    compare_trained(text, &other, one, steps, 1e-5);
+    trained_free(&other);
+}
+
+static trained train_alone(const char *config, bool moe, uint32_t steps)
+{
     char text[512];
     trained one;
-    size_t n_run = 0;
 
     settings_of((point){ .value = { [8] = 5 } }, moe, text, sizeof text);
-    one = train_job(config, text, 1, false, steps, 0.1);
+    one = train_job(config, text, 1, false, steps, LR);
     /* A choice by less than rounding could fall differently elsewhere. */
     assert_true(!moe || one.gap > 1e-6);
-    for (size_t i = 0; i < run.n; i++) {
-        trained other;
+    return one;
+}
 
-        if (full && (run.at[i].value[SHARDING] || run.at[i].value[ASYNC]
-                     || run.at[i].value[OTHER])) {
-            continue;
-        }
-        n_run++;
-        settings_of(run.at[i], moe, text, sizeof text);
-        other = train_job(config, text, ranks_of(run.at[i]), run.at[i].value[ASYNC] > 0,
-                          steps, 0.1);
-        compare_trained(text, &other, &one, steps, 1e-5);
-        trained_free(&other);
+static void check_every(const char *config, bool moe, points all)
+{
+    const char *part = getenv("SMP_CHECK_PART"), *seconds = getenv("SMP_CHECK_SECONDS");
+    time_t end = time(NULL) + (seconds ? (time_t)atol(seconds) : (time_t)1 << 30);
+    trained one = train_alone(config, moe, FULL_STEPS);
+    unsigned long of = 1, n = 1;
+    size_t ran = 0;
+
+    if (part) {
+        assert_int_equal(sscanf(part, "%lu/%lu", &of, &n), 2);
+        assert_true(of >= 1 && of <= n);
     }
-    print_message("%zu of %zu legal layouts; least gap %.2g\n", n_run, all.n, one.gap);
+    for (size_t i = of - 1; i < all.n && time(NULL) < end; i += n) {
+        uint32_t u[4];
+        point p = all.at[i];
+
+        smp_random4(18, 0, i, u);
+        p.value[ASYNC] = u[0] % 2;
+        check_layout(config, moe, p, &one, FULL_STEPS);
+        ran++;
+    }
+    print_message("every: %zu of %zu legal layouts for %d steps\n", ran, all.n, FULL_STEPS);
+    trained_free(&one);
+}
+
+static void check_layouts(const char *config, bool moe)
+{
+    points all = legal_points(config, moe), some = covering_points(all);
+    trained one = train_alone(config, moe, STEPS);
+
+    for (size_t i = 0; i < some.n; i++) {
+        check_layout(config, moe, some.at[i], &one, STEPS);
+    }
+    print_message("pairs: %zu layouts for %d steps; least gap %.2g\n", some.n, STEPS, one.gap);
+    if (getenv("SMP_CHECK_FULL")) {
+        keep_serial(&all);
+        check_every(config, moe, all);
+    }
     trained_free(&one);
     free(all.at);
     free(some.at);
@@ -280,9 +341,31 @@ static const char *const families[] = {
             "\"initializer_range\": 0.15"),
 };
 
+typedef struct layout { uint32_t ranks; const char *settings; } layout;
+
+/* Three steps in each layout against those of one rank. */
+static void check_family(const char *config, const layout *layouts, size_t n)
+{
+    trained one = train_job(config, "optimizer=sgd micro_batch=8" MOE_SETTINGS, 1, false, 3,
+                            0.1);
+
+    for (size_t i = 0; i < n; i++) {
+        char what[400];
+        trained other;
+
+        (void)snprintf(what, sizeof what, "optimizer=sgd" MOE_SETTINGS " %s",
+                       layouts[i].settings);
+        other = train_job(config, what, layouts[i].ranks, true, 3, 0.1);
+        (void)snprintf(what, sizeof what, "%.30s, %s", config, layouts[i].settings);
+        compare_trained(what, &other, &one, 3, 1e-5);
+        trained_free(&other);
+    }
+    trained_free(&one);
+}
+
 static void families_are_the_same_everywhere(void **state)
 {
-    static const struct { uint32_t ranks; const char *settings; } some[] = {
+    static const layout some[] = {
         { 1, "micro_batch=4 checkpointing=full loss_chunks=4" },
         { 2, "micro_batch=2 accumulation=last attention=naive" },
         { 2, "tensor_parallel_degree=2 micro_batch=4" },
@@ -294,22 +377,28 @@ static void families_are_the_same_everywhere(void **state)
 
     (void)state;
     for (size_t c = 0; c < sizeof families / sizeof families[0]; c++) {
-        trained one = train_job(families[c], "optimizer=sgd micro_batch=8" MOE_SETTINGS, 1,
-                                false, 3, 0.1);
-
-        for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
-            char what[400];
-            trained other;
-
-            (void)snprintf(what, sizeof what, "optimizer=sgd" MOE_SETTINGS " %s",
-                           some[i].settings);
-            other = train_job(families[c], what, some[i].ranks, true, 3, 0.1);
-            (void)snprintf(what, sizeof what, "%.30s, %s", families[c], some[i].settings);
-            compare_trained(what, &other, &one, 3, 1e-5);
-            trained_free(&other);
-        }
-        trained_free(&one);
+        check_family(families[c], some, sizeof some / sizeof some[0]);
     }
+    check_family(LLAMA4, some, sizeof some / sizeof some[0]);
+}
+
+/* Weights of experts multiply what is sent to them: their gradients come with the rows, by
+ * either dispatcher, whole or in parts. */
+static void weighed_inputs_are_the_same_everywhere(void **state)
+{
+    static const layout some[] = {
+        { 2, "expert_parallel_degree=2 micro_batch=2" },
+        { 4, "expert_parallel_degree=4 micro_batch=2 checkpointing=full" },
+        { 2, "expert_parallel_degree=2 moe_all_to_all_dispatcher=false micro_batch=4" },
+        { 4, "tensor_parallel_degree=2 expert_parallel_degree=2 micro_batch=2" },
+        { 4, "tensor_parallel_degree=2 expert_parallel_degree=2 micro_batch=2 "
+             "moe_all_to_all_dispatcher=false checkpointing=selective:op" },
+        { 8, "tensor_parallel_degree=2 sequence_parallel=false expert_parallel_degree=2 "
+             "moe_all_to_all_dispatcher=false micro_batch=2" },
+    };
+
+    (void)state;
+    check_family(LLAMA4, some, sizeof some / sizeof some[0]);
 }
 
 /* ---- what changes no bit ---- */
@@ -325,6 +414,8 @@ static void check_bits(const char *config, const char *more, uint32_t ranks)
         "checkpointing=full offload=true activation_loading_horizon=1",
         "checkpointing=full offload=true activation_loading_horizon=2",
         "checkpointing=full offload=true sm_activation_offloading=false",
+        "checkpointing=full offload=true activation_loading_horizon=1 offload_layers=2",
+        "checkpointing=first:2 offload=true sm_activation_offloading=false offload_layers=1",
     };
     trained one;
     char text[512];
@@ -352,6 +443,7 @@ static void keeping_less_changes_no_bit(void **state)
     check_bits(TINY_GPT2, "", 1);
     check_bits(MIXTRAL, "expert_parallel_degree=2" MOE_SETTINGS, 2);
     check_bits(DEEPSEEK, MOE_SETTINGS, 1);
+    check_bits(LLAMA4, "expert_parallel_degree=2" MOE_SETTINGS, 2);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -360,6 +452,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(mixtral_is_the_same_everywhere),
     cmocka_unit_test(deepseek_is_the_same_everywhere),
     cmocka_unit_test(families_are_the_same_everywhere),
+    cmocka_unit_test(weighed_inputs_are_the_same_everywhere),
     cmocka_unit_test(keeping_less_changes_no_bit),
 };
 

@@ -154,19 +154,42 @@ enum { HIDDEN = 5, PAIRS = TOKENS * 2 };
 static const int32_t experts_of[PAIRS] = { 2, 0, 0, 1, ~1, 2, 2, 1 };
 static const int32_t rows_of_experts[3] = { 2, 2, 3 };
 
+/* kind 1: the weights multiply what experts read, of which the square, say, comes back. */
 static void rows_reference(const gradient_case *c, const double *x, double *y)
 {
     const double *w = x + TOKENS * HIDDEN;
 
-    (void)c;
     for (int i = 0; i < TOKENS * HIDDEN; i++) {
         int t = i / HIDDEN;
 
         y[i] = 0;
         for (int k = 0; k < 2; k++) {
-            y[i] += experts_of[2 * t + k] >= 0 ? w[2 * t + k] * x[i] : 0;
+            double row = w[2 * t + k] * x[i];
+
+            y[i] += experts_of[2 * t + k] < 0 ? 0 : c->kind ? row * row : row;
         }
     }
+}
+
+static void squares_run(const float *x, float *y, const float *dy, float *dx,
+                        smp_choice *choice, int32_t *counts)
+{
+    float rows[PAIRS * HIDDEN] = { 0 }, squares[PAIRS * HIDDEN], drows[PAIRS * HIDDEN];
+
+    LAUNCH(smp_cpu_permute, DIMS(TOKENS, HIDDEN, 2, PAIRS, PAIRS, 1), 0, in(x), choice, counts,
+           rows);
+    for (int i = 0; i < PAIRS * HIDDEN; i++) {
+        squares[i] = rows[i] * rows[i];
+    }
+    LAUNCH(smp_cpu_combine, DIMS(TOKENS, HIDDEN, 2, PAIRS, PAIRS, 1), 0, squares, choice,
+           counts, y);
+    LAUNCH(smp_cpu_permute, DIMS(TOKENS, HIDDEN, 2, PAIRS, PAIRS, 0), 0, in(dy), choice,
+           counts, drows);
+    for (int i = 0; i < PAIRS * HIDDEN; i++) {
+        drows[i] *= 2 * rows[i];
+    }
+    LAUNCH(smp_cpu_permute_grad, DIMS(TOKENS, HIDDEN, 2, PAIRS, PAIRS, 1), 0, drows, choice,
+           counts, dx, in(x), dx + TOKENS * HIDDEN);
 }
 
 static void rows_run(const gradient_case *c, const float *x, float *y, const float *dy,
@@ -177,7 +200,6 @@ static void rows_run(const gradient_case *c, const float *x, float *y, const flo
     int32_t counts[3];
     float rows[PAIRS * HIDDEN], drows[PAIRS * HIDDEN];
 
-    (void)c;
     block.moe.experts = 3;
     plan_bytes = sizeof counts;
     memcpy(counts, rows_of_experts, sizeof counts);
@@ -185,6 +207,10 @@ static void rows_run(const gradient_case *c, const float *x, float *y, const flo
         choice[i] = (smp_choice){ experts_of[i] < 0 ? 0 : w[i], experts_of[i] };
     }
     plan_operand = 2;
+    if (c->kind) {
+        squares_run(x, y, dy, dx, choice, counts);
+        return;
+    }
     LAUNCH(smp_cpu_permute, DIMS(TOKENS, HIDDEN, 2, PAIRS, PAIRS), 0, in(x), choice, counts,
            rows);
     LAUNCH(smp_cpu_combine, DIMS(TOKENS, HIDDEN, 2, PAIRS, PAIRS), 0, rows, choice, counts, y);
@@ -404,6 +430,135 @@ static void qk_run(const gradient_case *c, const float *x, float *y, const float
            q + nq, dq, dq + nq, c->flags ? db : NULL, db + nq);
 }
 
+/* Two tensor ranks with a head of q each, and each with a copy of the one of k: x
+ * has q of both, k once, v of none; the weights likewise. */
+enum { S_DIM = 4, S_HEADS = 2, S_X = (S_HEADS + 1) * S_DIM };
+
+static void shared_reference(const gradient_case *c, const double *x, double *y)
+{
+    const double *w = x + ROWS * S_X;
+
+    (void)c;
+    for (int t = 0; t < ROWS; t++) {
+        const double *row = x + t * S_X;
+
+        normed(row, w, NULL, S_HEADS * S_DIM, false, y + t * S_X);
+        normed(row + S_HEADS * S_DIM, w + S_HEADS * S_DIM, NULL, S_DIM, false,
+               y + t * S_X + S_HEADS * S_DIM);
+    }
+}
+
+/* What a rank has of rows of x: a head of q, one of k, room for v. */
+static void take_part(float *part, const float *x, int of)
+{
+    for (int t = 0; t < ROWS; t++) {
+        memcpy(part + t * 3 * S_DIM, x + t * S_X + of * S_DIM, S_DIM * sizeof *x);
+        memcpy(part + t * 3 * S_DIM + S_DIM, x + t * S_X + S_HEADS * S_DIM, S_DIM * sizeof *x);
+    }
+}
+
+static void put_part(float *x, const float *part, int of)
+{
+    for (int t = 0; t < ROWS; t++) {
+        memcpy(x + t * S_X + of * S_DIM, part + t * 3 * S_DIM, S_DIM * sizeof *x);
+        memcpy(x + t * S_X + S_HEADS * S_DIM, part + t * 3 * S_DIM + S_DIM, S_DIM * sizeof *x);
+    }
+}
+
+static void add_sums(float *to, const float *from)
+{
+    for (int i = 0; i < 2 * ROWS; i++) {
+        to[i] += from[i];
+    }
+}
+
+/* Both ranks have the whole gradient of their copy of k, and of its weights. */
+#define S_DIMS DIMS(ROWS, 1, 1, S_DIM, SMP_NORM_RMS, SMP_QK_WHOLE, 2, 2)
+static void shared_run(const gradient_case *c, const float *x, float *y, const float *dy,
+                       float *dx)
+{
+    float part[2][ROWS * 3 * S_DIM], d[2][ROWS * 3 * S_DIM], raw[2][ROWS * 2 * S_DIM];
+    float one[2 * ROWS], stats[2 * ROWS] = { 0 }, dots[2 * ROWS] = { 0 }, dk[2][S_DIM];
+    float *w = in(x) + ROWS * S_X, *dw = dx + ROWS * S_X, *k = w + S_HEADS * S_DIM;
+
+    (void)c;
+    for (int r = 0; r < 2; r++) {
+        take_part(part[r], x, r);
+        take_part(d[r], dy, r);
+        LAUNCH(smp_cpu_qk_stats, S_DIMS, 0, part[r], one);
+        add_sums(stats, one);
+    }
+    for (int r = 0; r < 2; r++) {
+        LAUNCH(smp_cpu_qk_norm, S_DIMS, 0, part[r], w + r * S_DIM, k, raw[r], stats);
+        put_part(y, part[r], r);
+        LAUNCH(smp_cpu_qk_dots, S_DIMS, 0, d[r], raw[r], stats, w + r * S_DIM, k, one);
+        add_sums(dots, one);
+    }
+    for (int r = 0; r < 2; r++) {
+        LAUNCH(smp_cpu_qk_norm_grad, S_DIMS, 0, d[r], raw[r], w + r * S_DIM, k, dw + r * S_DIM,
+               dk[r], stats, dots);
+        put_part(dx, d[r], r);
+    }
+    assert_memory_equal(dk[0], dk[1], sizeof dk[0]);
+    memcpy(dw + S_HEADS * S_DIM, dk[0], sizeof dk[0]);
+}
+
+/* ---- norms without weights, and q by its position: two sequences of two tokens ---- */
+
+static void rms_reference(const gradient_case *c, const double *x, double *y)
+{
+    double ones[DIM];
+
+    (void)c;
+    for (int i = 0; i < DIM; i++) {
+        ones[i] = 1;
+    }
+    memcpy(y, x, ROWS * QKV * sizeof *y);
+    for (int i = 0; i < ROWS * (HEADS + KV); i++) {
+        int at = i / (HEADS + KV) * QKV + i % (HEADS + KV) * DIM;
+
+        normed(x + at, ones, NULL, DIM, false, y + at);
+    }
+}
+
+static void rms_run(const gradient_case *c, const float *x, float *y, const float *dy,
+                    float *dx)
+{
+    float rstd[ROWS * (HEADS + KV)];
+
+    (void)c;
+    memcpy(y, x, ROWS * QKV * sizeof *y);
+    memcpy(dx, dy, ROWS * QKV * sizeof *y);
+    LAUNCH(smp_cpu_qk_rms, DIMS(ROWS, HEADS, KV, DIM), 0, y, rstd);
+    LAUNCH(smp_cpu_qk_rms_grad, DIMS(ROWS, HEADS, KV, DIM), 0, dx, y, rstd);
+}
+
+/* Positions 0 .. 4 with a floor of 2: 0, 1, 1, 2, 2 steps. */
+enum { T_TOKENS = 5 };
+
+static void temper_reference(const gradient_case *c, const double *x, double *y)
+{
+    static const double steps[T_TOKENS] = { 0, 1, 1, 2, 2 };
+
+    (void)c;
+    memcpy(y, x, T_TOKENS * QKV * sizeof *y);
+    for (int i = 0; i < T_TOKENS * Q_N; i++) {
+        y[i / Q_N * QKV + i % Q_N] *= 1 + 0.75 * log(1 + steps[i / Q_N]);
+    }
+}
+
+static void temper_run(const gradient_case *c, const float *x, float *y, const float *dy,
+                       float *dx)
+{
+    (void)c;
+    block.attention.temperature = 0.75;
+    block.attention.temperature_floor = 2;
+    memcpy(y, x, T_TOKENS * QKV * sizeof *y);
+    memcpy(dx, dy, T_TOKENS * QKV * sizeof *y);
+    LAUNCH(smp_cpu_temper, DIMS(T_TOKENS, HEADS, KV, DIM, T_TOKENS), 0, y);
+    LAUNCH(smp_cpu_temper, DIMS(T_TOKENS, HEADS, KV, DIM, T_TOKENS), 0, dx);
+}
+
 /* ---- latent attention ---- */
 
 enum { L_HEADS = 2, NOPE = 3, TURNED = 4, L_V = 2, LATENT = 5, L_ROW = LATENT + TURNED,
@@ -478,6 +633,8 @@ static const gradient_case cases[] = {
       SMP_BALANCING_AUX_LOSS, 0 },
     { "rows of tokens", TOKENS * HIDDEN + PAIRS, TOKENS * HIDDEN, rows_reference, rows_run, 0,
       0 },
+    { "rows with weights", TOKENS * HIDDEN + PAIRS, TOKENS * HIDDEN, rows_reference, rows_run,
+      1, 0 },
     { "products of experts", G_X + G_W + G_EXPERTS * G_BOTH, G_ROWS * G_BOTH,
       grouped_reference, grouped_run, 0, 0 },
     { "rows behind a gate", TOKENS + TOKENS * HIDDEN, TOKENS * HIDDEN, gate_reference, gate_run,
@@ -491,6 +648,10 @@ static const gradient_case cases[] = {
     QK("norm of q and k with biases", SMP_QK_SHARED, 1, 2 * DIM),
     QK("norm of q and k by own weights", SMP_QK_OWN, 0, Q_N + K_N),
     QK("norm of q and k over all heads", SMP_QK_WHOLE, 0, Q_N + K_N),
+    { "norm of q and k over tensor ranks", ROWS * S_X + S_X, ROWS * S_X, shared_reference,
+      shared_run, 0, 0 },
+    { "norm of q and k without weights", ROWS * QKV, ROWS * QKV, rms_reference, rms_run, 0, 0 },
+    { "q by its position", T_TOKENS * QKV, T_TOKENS * QKV, temper_reference, temper_run, 0, 0 },
     { "latent", TOKENS * (L_Q + L_KV + L_ROW), TOKENS * L_QKV, latent_reference, latent_run, 0,
       0 },
     { "latent, neighbours turn", TOKENS * (L_Q + L_KV + L_ROW), TOKENS * L_QKV,
@@ -509,6 +670,7 @@ static void gradients_are_derivatives(void **state)
         model.norm_offset = 0;
         plan_operand = UINT32_MAX;
     }
+    check_coverage(FILE_MORE_GRADIENTS);
 }
 
 static const struct CMUnitTest tests[] = {

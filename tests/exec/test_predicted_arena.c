@@ -43,6 +43,7 @@ static const char *const choices[][6] = {
       "checkpointing=first:2" },
     { "", "offload=true activation_loading_horizon=1",
       "offload=true activation_loading_horizon=2" },
+    { "", "offload_layers=2" },
     { "", "loss_chunks=4" },
     { "", "attention=naive" },
     { "", "reshard_after_forward=false", "prefetch=none forward_prefetch=false" },

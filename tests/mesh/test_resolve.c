@@ -329,6 +329,36 @@ static void checkpointing_and_offload_have_rules(void **state)
                "full or first:K, which is none; legal here: false");
     job_breaks("Llama-3.1-8B", 8, 8192, 8, "offload=true checkpointing=selective", 1,
                "which is selective:attention");
+    job_breaks("Llama-3.1-8B", 8, 8192, 8, "offload=true checkpointing=first:6 "
+               "offload_layers=7", 1, "offload_layers 7: only checkpointed layers are "
+               "offloaded, of which there are 6; legal here: 0 (all) to 6");
+    job_breaks("Llama-3.1-8B", 8, 8192, 8, "offload=true checkpointing=full "
+               "offload_layers=33", 1, "of which there are 32");
+}
+
+static uint32_t acting_layers(const char *settings)
+{
+    bench b;
+    uint32_t layers;
+
+    bench_open(&b, "Llama-3.1-8B", "p5.48xlarge", 8, 8192, 8);
+    bench_set_all(&b, settings);
+    resolves(&b);
+    layers = b.job.settings.offload_layers;
+    assert_int_equal(layers == 0 && b.job.settings.offload
+                         ? b.job.settings.checkpointing_layers : layers,
+                     smp_offloaded_layers(&b.job.settings));
+    bench_close(&b);
+    return layers;
+}
+
+static void all_layers_are_said_by_0(void **state)
+{
+    (void)state;
+    assert_int_equal(acting_layers("offload=true checkpointing=first:6 offload_layers=6"), 0);
+    assert_int_equal(acting_layers("offload=true checkpointing=full offload_layers=32"), 0);
+    assert_int_equal(acting_layers("offload=true checkpointing=full offload_layers=31"), 31);
+    assert_int_equal(acting_layers("offload=true checkpointing=full"), 0);
 }
 
 static void precisions_have_rules(void **state)
@@ -466,6 +496,7 @@ int main(void)
         cmocka_unit_test(batch_sizes_have_rules),
         cmocka_unit_test(long_sequences_warn_with_rope),
         cmocka_unit_test(checkpointing_and_offload_have_rules),
+        cmocka_unit_test(all_layers_are_said_by_0),
         cmocka_unit_test(precisions_have_rules),
         cmocka_unit_test(empty_shards_are_refused),
         cmocka_unit_test(all_broken_rules_are_told_at_once),

@@ -9,6 +9,7 @@
 #include "base/numeric.h"
 #include "model/family.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -496,6 +497,31 @@ static void test_experts(void **state)
 }
 
 /* The text model of a nested config: a text_config of ours counts as that text model. */
+/* llama4 by lists: rope (1) and with it chunks, and which layers have experts. */
+static void check_layer_lists(void)
+{
+    smp_model *model = parse("{\"model_type\": \"llama4_text\", \"num_hidden_layers\": 4, "
+                             "\"no_rope_layers\": [0, 1, 1, 0], \"moe_layers\": [1, 3]}");
+    for (uint32_t layer = 0; layer < 4; layer++) {
+        const smp_block *block = smp_model_block(model, layer);
+        bool rotates = layer == 1 || layer == 2;
+        assert_int_equal(block->attention.no_rope, !rotates);
+        assert_int_equal(block->attention.window, rotates ? 8192 : 0);
+        assert_int_equal(block->attention.qk_norm_bare, rotates);
+        assert_int_equal(block->attention.temperature > 0, !rotates);
+        assert_int_equal(block->moe.experts, layer % 2 == 1 ? 16 : 0);
+    }
+    smp_model_destroy(model);
+    REFUSED("{\"model_type\": \"llama4_text\", \"num_hidden_layers\": 3, "
+            "\"no_rope_layers\": [0, 2], \"moe_layers\": [3, 0.5], "
+            "\"layer_types\": [\"full_attention\", \"sliding_attention\", "
+            "\"chunked_attention\"]}", 5,
+            "no_rope_layers: entry 1 must be an integer from 0 to 1",
+            "no_rope_layers has 2 entries: must have one for each of 3 layers",
+            "moe_layers: entry 0 must be an integer from 0 to 2", "moe_layers: entry 1",
+            "legal: full_attention, chunked_attention");
+}
+
 static void test_nested(void **state)
 {
     (void)state;
@@ -516,7 +542,15 @@ static void test_nested(void **state)
     assert_true(smp_model_block(model, 3)->attention.no_rope);
     assert_int_equal(smp_model_block(model, 3)->attention.window, 0);
     assert_int_equal(smp_model_block(model, 2)->attention.window, 8192);
+    assert_true(smp_model_block(model, 2)->attention.chunked);
+    assert_true(smp_model_block(model, 2)->attention.qk_norm_bare);
+    assert_false(smp_model_block(model, 3)->attention.qk_norm_bare);
+    assert_true(smp_model_block(model, 2)->attention.temperature <= 0);
+    assert_true(fabs(smp_model_block(model, 3)->attention.temperature - 0.1) < 1e-15);
+    assert_int_equal(smp_model_block(model, 3)->attention.temperature_floor, 8192);
+    assert_true(smp_model_block(model, 0)->moe.weighs_input);
     smp_model_destroy(model);
+    check_layer_lists();
 }
 
 /* ----------------------------------------------------------------- describe */

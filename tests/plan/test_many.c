@@ -187,8 +187,25 @@ static void test_fine(void **state)
     }
     check_u64(count_points(&s.job, false), (4 + 3) * 2);
     check_u64(count_points(&s.job, true), (4 + 5) * 5);
+    /* with the first four checkpointed and a horizon of one: nothing offloaded, the first 3 or
+     * all 4; the first 1 would stay on the device, and 18/4 are all */
+    smp_settings_init(&s.job.settings);
+    for (size_t i = 1; i < sizeof pins / sizeof pins[0]; i++) {
+        small_pin(&s, pins[i]);
+    }
+    small_pin(&s, "activation_loading_horizon=1");
+    small_pin(&s, "checkpointing=first:4");
+    check_u64(count_points(&s.job, false), 2 * 2);
+    check_u64(count_points(&s.job, true), 3 * 5);
+    small_pin(&s, "offload=true");
+    check_u64(count_points(&s.job, true), 2 * 5);
+    small_pin(&s, "offload_layers=2");
+    check_u64(count_points(&s.job, true), 5);
+    small_pin(&s, "offload_layers=5"); /* of 4 */
+    check_u64(count_points(&s.job, true), 0);
+    small_pin(&s, "offload=false");
     s.job.batch.seq_len = 504; /* 8 divides it, 16 does not */
-    check_u64(count_points(&s.job, true), (4 + 5) * 4);
+    check_u64(count_points(&s.job, true), 4);
     small_destroy(&s);
 }
 

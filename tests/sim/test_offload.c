@@ -102,6 +102,38 @@ static void the_horizon_costs_an_input_and_never_time(void **state)
     }
 }
 
+/* One more layer offloaded, of the six that are checkpointed: no time less and no byte more;
+ * from three layers more than the horizon on an input less on the device, one more on the
+ * host.  Six are all. */
+static void layers_offloaded_cost_time_and_save_memory(void **state)
+{
+    const uint64_t input_bytes = 2 * TOKENS * WIDTH;
+    (void)state;
+    for (size_t bus = 0; bus < N_BUS; bus++) {
+        uint64_t live = UINT64_MAX;
+        int64_t step_ps = 0;
+        for (uint32_t layers = 1; layers <= 7; layers++) {
+            char settings[128];
+            run r;
+            (void)snprintf(settings, sizeof settings, "checkpointing=first:6 offload=true "
+                           "activation_loading_horizon=2 offload_layers=%u", layers % 7);
+            run_open(&r, buses_Bps[bus], settings);
+            const uint64_t host = layers > 2 ? (layers < 7 ? layers - 2 : 4) : 0;
+            check_u64(device_bytes(&r, "x.host"), host * input_bytes);
+            check_u64(r.report->memory.host_bytes_per_node, host * input_bytes);
+            assert_true(r.report->memory.live_bytes <= live);
+            assert_true(r.report->step_ps >= step_ps);
+            if (layers == 7) { /* 0: all */
+                check_i64(r.report->step_ps, step_ps);
+                check_u64(r.report->memory.live_bytes, live);
+            }
+            live = r.report->memory.live_bytes;
+            step_ps = r.report->step_ps;
+            run_close(&r);
+        }
+    }
+}
+
 /* save_on_cpu copies on the compute stream: all of it is exposed.  Preloading hides copies
  * behind compute where the bus is fast, and is never slower. */
 static void preloading_hides_what_save_on_cpu_exposes(void **state)
@@ -138,6 +170,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(offload_takes_what_it_stores_off_the_stack),
         cmocka_unit_test(the_horizon_costs_an_input_and_never_time),
+        cmocka_unit_test(layers_offloaded_cost_time_and_save_memory),
         cmocka_unit_test(preloading_hides_what_save_on_cpu_exposes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

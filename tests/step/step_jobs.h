@@ -18,6 +18,12 @@
     "\"num_attention_heads\": 8, \"num_key_value_heads\": " #kv ", "                        \
     "\"intermediate_size\": 1024, \"vocab_size\": 1024, "                                   \
     "\"max_position_embeddings\": 4096, \"tie_word_embeddings\": false}"
+#define MIXTRAL(layers, experts, k)                                                         \
+    "{\"model_type\": \"mixtral\", \"num_hidden_layers\": " #layers ", "                    \
+    "\"hidden_size\": 512, \"num_attention_heads\": 8, \"num_key_value_heads\": 4, "        \
+    "\"intermediate_size\": 1024, \"vocab_size\": 1024, \"num_local_experts\": " #experts   \
+    ", \"num_experts_per_tok\": " #k ", \"max_position_embeddings\": 4096, "                \
+    "\"tie_word_embeddings\": false}"
 #define GPT2                                                                                \
     "{\"model_type\": \"gpt2\", \"n_layer\": 4, \"n_embd\": 512, \"n_head\": 8, "           \
     "\"n_positions\": 1024, \"vocab_size\": 1000, \"resid_pdrop\": 0.1, "                   \

@@ -280,6 +280,8 @@ static void draw_settings(bench *b, uint64_t seed)
                       "prefetch=none"));
     bench_set(b, PICK(seed, 17, "forward_prefetch=true", "forward_prefetch=false"));
     bench_set(b, PICK(seed, 18, "master=fp32", "master=fp32", "master=bf16"));
+    bench_set(b, PICK(seed, 20, "offload_layers=0", "offload_layers=0", "offload_layers=1",
+                      "offload_layers=2", "offload_layers=3"));
     bench_set(b, PICK(seed, 19, "micro_batch=1", "micro_batch=2"));
 }
 

@@ -29,12 +29,56 @@ static void test_llama_activations(void **state)
                2 * H + 2 * A * D + 4 * kv * D + 2 * A * D + 4 * A + 4 * F);
 }
 
+/* An operation in place stands in forward, again in recomputation, and in backward. */
+static void check_tasks(const smp_program *p, const char *name, bool there)
+{
+    char again[64], dx[64];
+
+    (void)snprintf(again, sizeof again, "%s.again", name);
+    (void)snprintf(dx, sizeof dx, "%s.dx", name);
+    assert_int_equal(find_task(p, "forward", name) != NULL, there);
+    assert_int_equal(find_task(p, "backward", again) != NULL, there);
+    assert_int_equal(find_task(p, "backward", dx) != NULL, there);
+}
+
 /* q and k before their norms, and nothing else, come on top. */
 static void test_qk_norm_activations(void **state)
 {
     (void)state;
     check_kept(QWEN3, 1, "checkpointing=none micro_batch=1",
                8 * H + 4 * A * D + 4 * 2 * D + 4 * A + 6 * F + 2 * (A + 2) * D);
+}
+
+/* llama4 keeps one number in fp32 of each head of q and k on layers that rotate, and nothing on
+ * those that scale q by its position: the program of the one has no task of the other. */
+static void test_llama4_activations(void **state)
+{
+    const uint64_t kept = 8 * H + 4 * A * D + 4 * 2 * D + 4 * A + 6 * F;
+    char config[600];
+    bench b;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        int floor_scale = i == 3 ? S + 1 : S;
+
+        (void)snprintf(config, sizeof config,
+                       "{\"model_type\": \"llama4_text\", \"num_hidden_layers\": 3, "
+                       "\"hidden_size\": 512, \"num_attention_heads\": 8, "
+                       "\"num_key_value_heads\": 2, \"head_dim\": 64, "
+                       "\"intermediate_size_mlp\": 1024, \"vocab_size\": 1000, "
+                       "\"interleave_moe_layer_step\": 9, \"floor_scale\": %d, "
+                       "\"use_qk_norm\": %s, \"no_rope_layer_interval\": %d}",
+                       floor_scale, i == 1 ? "false" : "true", i >= 2 ? 1 : 9);
+        check_kept(config, 1, "checkpointing=none micro_batch=1",
+                   kept + (i == 0 ? 4 * (A + 2) : 0));
+        check_kept(config, 1, "checkpointing=full micro_batch=1", 2 * H);
+        bench_open(&b, config, 1, S, 1, "checkpointing=full micro_batch=1");
+        bench_lower(&b);
+        check_tasks(b.step->programs[0], "attention.qk_rms", i == 0);
+        check_tasks(b.step->programs[0], "attention.temper", i == 2);
+        check_ok(smp_step_verify(b.step, b.errors), b.errors);
+        bench_close(&b);
+    }
 }
 
 /* gpt2 with its dropouts and naive attention (Korthikanti et al. 2022): h (34 + 5 a s/h);
@@ -244,6 +288,69 @@ static void test_offload(void **state)
     bench_close(&b);
 }
 
+static uint32_t count_instances(const smp_program *p, const char *segment)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < p->n_instance; i++) {
+        n += strcmp(p->segments[p->order[i].segment].name, segment) == 0;
+    }
+    return n;
+}
+
+/* Layers that keep what scratch of the same name holds in the others. */
+static uint64_t kept_entries(const smp_program *p, const char *name)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < p->n_buffer; i++) {
+        n += p->buffers[i].kind == SMP_KIND_ACTIVATION && strcmp(p->buffers[i].name, name) == 0
+                 ? p->buffers[i].entries : 0;
+    }
+    return n;
+}
+
+/* Of 8 layers 6 are checkpointed and of those the first 4 offloaded: with a horizon of 2 the
+ * ring has 4 slots and the host 2 inputs; the stack has the inputs of layers 4 .. 7 and of the
+ * head, and keeps activations of layers 6 and 7 only.  Four layers or fewer in a horizon of
+ * four stay on the device. */
+static void test_offload_layers(void **state)
+{
+    static const struct { const char *settings; uint32_t slots, host, stack; } cases[] = {
+        { "activation_loading_horizon=2 offload_layers=4", 4, 2, 5 },
+        { "activation_loading_horizon=1 offload_layers=5", 3, 4, 4 },
+        { "activation_loading_horizon=2 offload_layers=3", 3, 1, 6 },
+        { "activation_loading_horizon=2 offload_layers=6", 4, 4, 3 },
+        { "activation_loading_horizon=4 offload_layers=4", 0, 0, 9 },
+        { "sm_activation_offloading=false offload_layers=4", 2, 4, 5 },
+    };
+    bench b;
+    const smp_program *p;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char settings[128];
+
+        (void)snprintf(settings, sizeof settings, "checkpointing=first:6 offload=true %s",
+                       cases[i].settings);
+        bench_open(&b, LLAMA(8, 4), 1, S, 1, settings);
+        bench_lower(&b);
+        check_ok(smp_step_verify(b.step, b.errors), b.errors);
+        p = b.step->programs[0];
+        check_u64(find_buffer(p, "x")->entries, cases[i].stack);
+        check_u64(kept_entries(p, "attention.qkv"), 2);
+        check_u64(count_instances(p, "store"), cases[i].host);
+        check_u64(count_instances(p, "load"), cases[i].host);
+        if (cases[i].slots > 0) {
+            check_u64(find_buffer(p, "x.ring")->slots, cases[i].slots);
+            check_u64(find_buffer(p, "x.host")->entries, cases[i].host);
+        } else {
+            assert_null(find_buffer(p, "x.ring"));
+        }
+        bench_close(&b);
+    }
+}
+
 /* Position in the order of a segment of that name at (layer, micro-batch 0). */
 static uint32_t position(const smp_program *p, const char *segment, uint32_t layer)
 {
@@ -294,12 +401,16 @@ static void test_prefetch(void **state)
     }
 }
 
-/* Work by hand: a window of 64 in 256 tokens sees 256 * 64 - 64^2 / 2 pairs; AdamW in fp32
+/* Work by hand: a window of 64 in 256 tokens sees 256 * 64 - 64^2 / 2 pairs; parts of 96, 96
+ * and 64 half of their squares; AdamW in fp32
  * reads four numbers a parameter and writes three. */
 static void test_work(void **state)
 {
     smp_task attention = { .op = SMP_OP_ATTENTION, .dtype = SMP_BF16, .dtype2 = SMP_BF16,
                            .flags = SMP_FLAG_CAUSAL, .dims = { 2, 256, 8, 4, 64, 64 } };
+    smp_task chunks = { .op = SMP_OP_ATTENTION, .dtype = SMP_BF16, .dtype2 = SMP_BF16,
+                        .flags = SMP_FLAG_CAUSAL | SMP_FLAG_CHUNKED,
+                        .dims = { 2, 256, 8, 4, 64, 96 } };
     smp_task adamw = { .op = SMP_OP_ADAMW, .dtype = SMP_F32, .dtype2 = SMP_F32,
                        .dims = { 1000 } };
     smp_task matmul = { .op = SMP_OP_MATMUL_DW, .dtype = SMP_BF16, .dtype2 = SMP_F32,
@@ -307,6 +418,7 @@ static void test_work(void **state)
 
     (void)state;
     check_u64(smp_task_flops(&attention), 4u * 2 * (256 * 64 - 64 * 64 / 2) * 8 * 64);
+    check_u64(smp_task_flops(&chunks), 4u * 2 * (2 * 96 * 96 + 64 * 64) / 2 * 8 * 64);
     /* q, k, v, y in bf16 and a log-sum-exp in fp32 for each head and token */
     check_u64(smp_task_bytes(&attention), 2 * 256 * ((8 + 2 * 4 + 8) * 64 * 2 + 8 * 4));
     check_u64(smp_task_flops(&adamw), 0);
@@ -386,6 +498,7 @@ static void test_expert_bias(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_llama_activations), cmocka_unit_test(test_qk_norm_activations),
+    cmocka_unit_test(test_llama4_activations), cmocka_unit_test(test_offload_layers),
     cmocka_unit_test(test_gpt2_activations),  cmocka_unit_test(test_state),
     cmocka_unit_test(test_flops),             cmocka_unit_test(test_messages),
     cmocka_unit_test(test_kv_copies),         cmocka_unit_test(test_uneven_shards),

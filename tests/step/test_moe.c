@@ -9,13 +9,6 @@
 
 enum { KV = 4 };
 
-#define MIXTRAL(layers, experts, k)                                                         \
-    "{\"model_type\": \"mixtral\", \"num_hidden_layers\": " #layers ", "                    \
-    "\"hidden_size\": 512, \"num_attention_heads\": 8, \"num_key_value_heads\": 4, "        \
-    "\"intermediate_size\": 1024, \"vocab_size\": 1024, \"num_local_experts\": " #experts   \
-    ", \"num_experts_per_tok\": " #k ", \"max_position_embeddings\": 4096, "                \
-    "\"tie_word_embeddings\": false}"
-
 /* The job resolves, or fails with a message that holds the text. */
 static void check_rule(const char *config, uint32_t gpus, const char *settings,
                        const char *text_or_null)

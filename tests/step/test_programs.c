@@ -65,6 +65,7 @@ static const char *const choices[][5] = {
     {"checkpointing=none", "checkpointing=selective", "checkpointing=selective:op",
      "checkpointing=full", "checkpointing=first:2"},
     {"offload=true", "offload=false"},
+    {"offload_layers=1", "offload_layers=2", "offload_layers=3"},
     {"sm_activation_offloading=true", "sm_activation_offloading=false"},
     {"activation_loading_horizon=1", "activation_loading_horizon=2",
      "activation_loading_horizon=3"},
@@ -84,6 +85,7 @@ static const char *const choices[][5] = {
     {"compile=true"},
     {"loss_kernel=fused", "loss_kernel=compiled", "loss_kernel=copy", "loss_kernel=eager"},
     {"overlap_reduce=false"},
+    {"overlap_gather=false"},
 };
 
 typedef struct bench {

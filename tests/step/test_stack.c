@@ -72,7 +72,7 @@ static void rules(void **state)
            "here: last");
     refuse("stack=fsdp2 checkpointing=full offload=true", "has no offloading that loads ahead");
     refuse("overlap_reduce=false", "must be whole: needs sharding optimizer or none");
-    refuse("efficiency=1.5", "must be at most 1");
+    refuse("efficiency=1.5", "must be from 0.01 to 1");
 }
 
 /* Bytes of the static state of a rank, parameters, gradients and optimizer. */
@@ -144,6 +144,46 @@ static void bytes_of_the_loss(void **state)
     check_u64(logits_bytes("compiled"), 512 * 1024 * (2 + 2));
     check_u64(logits_bytes("copy"), 512 * 1024 * (2 + 4));
     check_u64(logits_bytes("eager"), 512 * 1024 * (2 + 12));
+}
+
+/* Bytes of placeholders of weight gradients. */
+static uint64_t placeholder_bytes(const char *model, uint32_t gpus, const char *settings)
+{
+    bench b;
+    uint64_t sum = 0;
+
+    bench_open(&b, model, gpus, 512, 4, settings);
+    bench_lower(&b);
+    const smp_program *p = b.step->programs[0];
+    for (uint32_t i = 0; i < p->n_buffer; i++) {
+        if (strncmp(p->buffers[i].name, "placeholder.", 12) == 0) {
+            assert_int_equal(p->buffers[i].scope, SMP_SCOPE_STEP);
+            sum += p->buffers[i].bytes;
+        }
+    }
+    bench_close(&b);
+    return sum;
+}
+
+/* One for each shape, however many layers and experts have it, in 2 bytes.  h 512, heads and kv
+ * heads 512 + 2 x 256, f 1024, words 1024: q k v and the head are both 1024 x 512. */
+static void placeholders(void **state)
+{
+    const uint64_t qkv = 1024 * 512, o = 512 * 512, up = 2048 * 512, down = 512 * 1024;
+
+    (void)state;
+    check_u64(placeholder_bytes(LLAMA(4, 4), 1, "stack=megatron"), 2 * (qkv + o + up + down));
+    check_u64(placeholder_bytes(LLAMA(2, 4), 1, "stack=megatron"), 2 * (qkv + o + up + down));
+    /* halves: q k v, down and the head are all 512 x 512 */
+    check_u64(placeholder_bytes(LLAMA(4, 4), 2, "stack=megatron tensor_parallel_degree=2"),
+              2 * (qkv / 2 + o / 2 + up / 2));
+    /* experts of the same shapes, and the router */
+    check_u64(placeholder_bytes(MIXTRAL(2, 8, 2), 1, "stack=megatron"),
+              2 * (qkv + o + up + down + 8 * 512));
+    check_u64(placeholder_bytes(MIXTRAL(2, 8, 2), 4, "stack=megatron expert_parallel_degree=4"),
+              2 * (qkv + o + up + down + 8 * 512));
+    check_u64(placeholder_bytes(LLAMA(4, 4), 4, "stack=deepspeed"), 0);
+    check_u64(placeholder_bytes(LLAMA(4, 4), 4, "stack=native"), 0);
 }
 
 /* What a layer keeps, a token, its input apart; from the stacks of the program. */
@@ -280,26 +320,53 @@ static void costs(void **state)
     bench_close(&b);
 }
 
+static int64_t step_of(const char *settings)
+{
+    bench b;
+    smp_simulation *simulation = NULL;
+
+    bench_open(&b, LLAMA(4, 4), 4, 2048, 4, settings);
+    bench_lower(&b);
+    check_ok(smp_step_verify(b.step, b.errors), b.errors);
+    check_ok(smp_simulate(&b.job, b.step, b.errors, &simulation), b.errors);
+    const int64_t step_ps = smp_simulation_report(simulation)->step_ps;
+    smp_simulation_destroy(simulation);
+    bench_close(&b);
+    return step_ps;
+}
+
 /* Reductions behind backward never end earlier, and start when it has ended. */
 static void reductions_behind_backward(void **state)
 {
+    (void)state;
+    assert_true(step_of("sharding=optimizer") <
+                step_of("sharding=optimizer overlap_reduce=false"));
+}
+
+/* The same of gathers and updates; in the order of issue too, the last update before the first
+ * gather. */
+static void gathers_behind_updates(void **state)
+{
     bench b;
-    int64_t step_ps[2];
+    uint32_t last_update = 0, first_gather = UINT32_MAX;
 
     (void)state;
-    for (int later = 0; later < 2; later++) {
-        smp_simulation *simulation = NULL;
+    assert_true(step_of("sharding=optimizer") <
+                step_of("sharding=optimizer overlap_gather=false"));
+    bench_open(&b, LLAMA(4, 4), 4, 512, 4, "sharding=optimizer overlap_gather=false");
+    bench_lower(&b);
+    const smp_program *p = b.step->programs[0];
+    for (uint32_t i = 0; i < p->n_instance; i++) {
+        const char *name = p->segments[p->order[i].segment].name;
 
-        bench_open(&b, LLAMA(4, 4), 4, 2048, 4,
-                   later ? "sharding=optimizer overlap_reduce=false" : "sharding=optimizer");
-        bench_lower(&b);
-        check_ok(smp_step_verify(b.step, b.errors), b.errors);
-        check_ok(smp_simulate(&b.job, b.step, b.errors, &simulation), b.errors);
-        step_ps[later] = smp_simulation_report(simulation)->step_ps;
-        smp_simulation_destroy(simulation);
-        bench_close(&b);
+        last_update = strcmp(name, "update") == 0 ? i : last_update;
+        if (strcmp(name, "publish") == 0 && first_gather == UINT32_MAX) {
+            first_gather = i;
+        }
     }
-    assert_true(step_ps[0] < step_ps[1]);
+    bench_close(&b);
+    assert_true(last_update < first_gather && first_gather != UINT32_MAX);
+    refuse("overlap_gather=false", "must be whole: needs sharding optimizer or none");
 }
 
 int main(void)
@@ -309,11 +376,13 @@ int main(void)
         cmocka_unit_test(rules),
         cmocka_unit_test(bytes_per_parameter),
         cmocka_unit_test(bytes_of_the_loss),
+        cmocka_unit_test(placeholders),
         cmocka_unit_test(what_selective_keeps),
         cmocka_unit_test(one_communicator),
         cmocka_unit_test(attention_in_triton),
         cmocka_unit_test(costs),
         cmocka_unit_test(reductions_behind_backward),
+        cmocka_unit_test(gathers_behind_updates),
     };
 
     return cmocka_run_group_tests_name("stacks", tests, NULL, NULL);

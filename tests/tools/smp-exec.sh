@@ -121,6 +121,8 @@ memory() {
 printf '%s ' 0123456789 0123456789 0123456789 0123456789 0123456789 >"$work/few"
 printf 'AB\377' >"$work/far"
 cat "$text" >>"$work/far"
+i=0
+while test $i -lt 40; do echo ab; i=$((i + 1)); done >"$work/short"
 printf 'abc' >"$work/odd.bin"
 echo 'head zeros' >"$work/rules"
 echo '*.1.input_layernorm.weight constant 3e38' >"$work/huge"
@@ -139,6 +141,15 @@ check "says what tensors start from" says \
 check "says that all have values" says "^init  all [0-9]* elements of rank 0 have values" out
 check "validates" ends 0 -d "$text" -e "$srcdir/README.md" --eval-every 2 --steps 3
 check "says the validation loss" says "^step 3  validation loss 5\." out
+check "measures the last step" ends 0 -d "$work/short" --eot 10 --pad bucket:4 --steps 2 \
+    --trace "$work/run.json"
+grep -o '"flops":[0-9]*' "$work/run.json" >"$work/trained"
+check "and the same where a validation of other lengths follows it" ends 0 -d "$work/short" \
+    --eot 10 --pad bucket:4 --steps 2 --trace "$work/run.json" -e "$text"
+grep -o '"flops":[0-9]*' "$work/run.json" >"$work/validated"
+check "by its shape" cmp "$work/trained" "$work/validated"
+check "threads beyond reason" wrong 2 "--threads: 100000: must be from" -d "$text" \
+    --threads 100000
 check "pads lines" ends 0 -d "$text" --eot 10 --pad bucket:4 --steps 2
 check "no data" wrong 2 "--data FILE is missing"
 check "data that are not there" wrong 2 "none: No such file" -d "$work/none"

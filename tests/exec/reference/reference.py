@@ -3,7 +3,8 @@
 
 Written to reference.h:  python3 reference.py > reference.h   (python3-torch of Debian 12)
 Parameters and tokens come from a formula that tests/exec/test_reference.c has too, so only
-results are stored: the loss, and of each gradient its norm and its product with a pattern.
+results are stored: the loss, of the logits of each token and of each gradient the norm and
+the product with a pattern.
 """
 import json
 import math
@@ -213,7 +214,22 @@ class Model:
         q = torch.cat([q[..., :nope], rope(q[..., nope:], c, turned)], -1)
         return q, torch.cat([kv[..., :nope], shared], -1), kv[..., nope:]
 
-    def qkv(self, x, at, window):
+    def turns(self, layer):
+        every = self.c.get("no_rope_every")
+        return self.c.get("rope_theta") and not (every and (layer + 1) % every == 0)
+
+    def after_rope(self, q, k, turned):
+        """llama4: norms without weights where q and k turned, else q scaled by position."""
+        c = self.c
+        if turned and c.get("qk_rms"):
+            return rms_norm(q, 1.0, c["eps"]), rms_norm(k, 1.0, c["eps"])
+        if not turned and c.get("temperature"):
+            scale, floor = c["temperature"]
+            steps = torch.floor((torch.arange(q.shape[2]) + 1.0) / floor)
+            q = q * (torch.log1p(steps) * scale + 1)[:, None]
+        return q, k
+
+    def qkv(self, x, at, window, layer):
         c = self.c
         b, s, _ = x.shape
         n, kv, d = c["heads"], c["kv_heads"], c["head_dim"]
@@ -225,17 +241,18 @@ class Model:
         if c.get("qk_norm"):
             q = self.qk_norm(q, at + "q_norm", c["qk_norm"])
             k = self.qk_norm(k, at + "k_norm", c["qk_norm"])
-        if c.get("rope_theta"):
+        if self.turns(layer):
             rotated = int(d * c.get("rotary", 1.0))
             if window and "local_theta" in c:
                 c = dict(c, rope_theta=c["local_theta"], rope_scaling=None)
             q, k = rope(q, c, rotated), rope(k, c, rotated)
+        q, k = self.after_rope(q, k, self.turns(layer))
         return q, k.repeat_interleave(n // kv, 1), v.repeat_interleave(n // kv, 1)
 
-    def attention(self, x, at, window):
+    def attention(self, x, at, window, layer):
         c = self.c
         b, s, _ = x.shape
-        q, k, v = self.latent(x, at) if "latent" in c else self.qkv(x, at, window)
+        q, k, v = self.latent(x, at) if "latent" in c else self.qkv(x, at, window, layer)
         logits = q @ k.transpose(2, 3) * c.get("scale", 1 / math.sqrt(q.shape[-1]))
         logits = cap(logits, c.get("softcap"))
         i = torch.arange(s)
@@ -243,7 +260,9 @@ class Model:
             logits = logits - torch.tensor(c["slopes"])[:, None, None] * (
                 i[:, None] - i[None, :])
         seen = i[None, :] <= i[:, None]
-        if window:
+        if window and c.get("chunked"):
+            seen &= i[None, :] // window == i[:, None] // window
+        elif window:
             seen &= i[:, None] - i[None, :] < window
         p = torch.exp(logits - logits.max()) * seen
         total = p.sum(-1, keepdim=True)
@@ -273,6 +292,8 @@ class Model:
             scores = torch.softmax(logits, -1)
             return scores, scores.detach()
         scores = sigmoid(logits)
+        if m.get("uncorrected"):
+            return scores, scores.detach()
         return scores, scores.detach() + self.get(at + "router_correction", m["experts"])
 
     def choose(self, by):
@@ -313,9 +334,12 @@ class Model:
         down = self.get(at + "expert_down_w", e, h, f)
         y = torch.zeros_like(x)
         for k in range(m["top_k"]):
-            of = chosen[:, k]
-            a = torch.einsum("th,tfh->tf", x, gate[of])
-            b = torch.einsum("th,tfh->tf", x, up[of])
+            of, weight = chosen[:, k], weights[:, k : k + 1]
+            row = x
+            if m.get("weighs_input"):
+                row, weight = weight * x, 1.0
+            a = torch.einsum("th,tfh->tf", row, gate[of])
+            b = torch.einsum("th,tfh->tf", row, up[of])
             if m.get("bias"):
                 a = a + self.get(at + "expert_gate_b", e, f)[of]
                 b = b + self.get(at + "expert_up_b", e, f)[of]
@@ -327,7 +351,7 @@ class Model:
             d = torch.einsum("tf,thf->th", inner, down[of])
             if m.get("bias"):
                 d = d + self.get(at + "expert_down_b", e, h)[of]
-            y = y + weights[:, k : k + 1] * d
+            y = y + weight * d
         if m.get("shared"):
             shared = self.mlp(x, at, m["shared"], False, "shared_")
             if m.get("shared_gate"):
@@ -343,8 +367,9 @@ class Model:
         y = self.norm(x, at + "norm" + n) if place in ("before", "around") else x
         if attention:
             windows = c.get("windows")
-            y = self.attention(y, at, windows[layer] if windows else c.get("window"))
-        elif "moe" in c and layer >= c["moe"].get("first", 0):
+            y = self.attention(y, at, windows[layer] if windows else c.get("window"), layer)
+        elif "moe" in c and layer >= c["moe"].get("first", 0) and (
+                (layer + 1) % c["moe"].get("every", 1) == 0):
             y = self.experts(y, at)
         else:
             y = self.mlp(y, at, c["ffn"], c["mlp_bias"])
@@ -358,7 +383,7 @@ class Model:
         if c.get("single_norm"):
             y = self.norm(x, at + "norm1")
             m = self.mlp(y, at, c["ffn"], c["mlp_bias"])
-            return x + self.attention(y, at, c.get("window")) + m
+            return x + self.attention(y, at, c.get("window"), layer) + m
         return x + self.branch(x, at, True, layer) + self.branch(x, at, False, layer)
 
     def loss(self, ids, targets):
@@ -378,6 +403,7 @@ class Model:
         if c.get("head_bias"):
             logits = logits + self.get("head_b", c["vocab"])
         logits = cap(logits * c.get("logit_scale", 1.0), c.get("final_cap"))
+        self.logits = logits.detach().flatten(0, 1)
         lse = torch.log(torch.exp(logits).sum(-1))
         return (lse - logits.gather(2, targets[..., None])[..., 0]).mean()
 
@@ -409,6 +435,14 @@ FALCON = dict(GPT2, qkv_bias=False, out_bias=False, mlp_bias=False, act="gelu", 
 FALCON_HF = dict(model_type="falcon", vocab_size=29, hidden_size=16, num_hidden_layers=2,
                  num_attention_heads=4, ffn_hidden_size=24, max_position_embeddings=16,
                  rope_theta=100.0)
+LLAMA4 = dict(LLAMA, layers=4, woven=True, no_rope_every=3, temperature=(0.7, 3), chunked=True,
+              windows=[5, 5, None, 5])
+LLAMA4_MOE = dict(experts=4, ffn=10, shared=10, sigmoid=True, uncorrected=True,
+                  weighs_input=True)
+LLAMA4_HF = dict(LLAMA_HF, model_type="llama4_text", num_hidden_layers=4, head_dim=4,
+                 intermediate_size=10, intermediate_size_mlp=24, num_local_experts=4,
+                 no_rope_layer_interval=3, attention_chunk_size=5, attn_scale=0.7,
+                 floor_scale=3)
 
 CASES = {
     "llama": (LLAMA, LLAMA_HF),
@@ -558,6 +592,13 @@ CASES = {
                      n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=10,
                      n_shared_experts=1, first_k_dense_replace=1,
                      routed_scaling_factor=2.5)),
+    "llama4": (dict(LLAMA4, qk_rms=True,
+                    moe=dict(LLAMA4_MOE, top_k=1, every=2)),
+               dict(LLAMA4_HF, interleave_moe_layer_step=2)),
+    "llama4_two": (dict(LLAMA4, layers=2, no_rope_every=2, windows=[5, None],
+                        moe=dict(LLAMA4_MOE, top_k=2)),
+                   dict(LLAMA4_HF, num_hidden_layers=2, no_rope_layer_interval=2,
+                        num_experts_per_tok=2, use_qk_norm=False)),
 }
 
 
@@ -569,9 +610,11 @@ HEAD = """/* SPDX-License-Identifier: Apache-2.0 */
 #include <stddef.h>
 
 typedef struct reference_gradient { const char *name; double norm, dot; } reference_gradient;
+typedef struct reference_logits { double norm, dot; } reference_logits;
 typedef struct reference {
     const char *name, *family, *config, *settings;
     double loss;
+    const reference_logits *logits; /* of each token */
     const reference_gradient *gradients;
     size_t n;
 } reference;"""
@@ -594,6 +637,11 @@ def main():
             dot = (g * noise("probe." + key, len(g))).sum().item()
             print(f'    {{ "{key}", {g.norm().item():.15e}, {dot:.15e} }},')
         print("};")
+        print(f"static const reference_logits {name}_logits[] = {{")
+        for row in model.logits:
+            dot = (row * noise("logits.", len(row))).sum().item()
+            print(f"    {{ {row.norm().item():.9e}, {dot:.9e} }},")
+        print("};")
         text = json.dumps(hf).replace('"', '\\"')
         lines = [text[i : i + 80] for i in range(0, len(text), 80)]
         while any(line.endswith("\\") for line in lines[:-1]):
@@ -610,7 +658,7 @@ def main():
             settings = (f"moe_load_balancing=aux_loss moe_aux_loss_coeff={m['aux']} "
                         f"moe_z_loss_coeff={m['z']}")
         print(f'    {{ "{name}", "{hf["model_type"]}", {name}_config,\n      "{settings}",')
-        print(f"      {name}_loss, {name}_gradients,")
+        print(f"      {name}_loss, {name}_logits, {name}_gradients,")
         print(f"      sizeof {name}_gradients / sizeof {name}_gradients[0] }},")
     print("};\n\n#endif")
 
