@@ -155,22 +155,23 @@ bool smp_offload_holds(const smp_resolving *st)
            s->checkpointing == SMP_CHECKPOINTING_FIRST;
 }
 
-bool smp_preloading_holds(const smp_resolving *st)
+static bool yields(const smp_settings *settings, smp_key key)
 {
-    const smp_settings *s = &st->job.settings;
-
-    return !s->offload || smp_runtime_offloads(s);
+    return (settings->yields >> key & 1U) != 0;
 }
 
-/* What moves nothing any more, because of a setting that came after the plan, is off. */
+/* What a plan offloads gives way to settings that came after the plan. */
 static void act_offload(smp_resolving *st)
 {
     smp_settings *s = &st->job.settings;
 
-    if ((s->yields >> SMP_KEY_OFFLOAD & 1U) != 0 &&
-        !(smp_offload_holds(st) && smp_preloading_holds(st))) {
+    if (s->offload && yields(s, SMP_KEY_OFFLOAD) &&
+        !(smp_offload_holds(st) && smp_runtime_offloads(s))) {
         s->offload = false;
         st->offload_yields = true;
+    }
+    if (yields(s, SMP_KEY_OFFLOAD_LAYERS) && s->offload_layers > s->checkpointing_layers) {
+        s->offload_layers = 0;
     }
 }
 

@@ -36,10 +36,8 @@ void smp_act(smp_resolving *st, const smp_settings *given);
  * nothing is given. */
 bool smp_accumulation_holds(const smp_resolving *st);
 
-/* Offloading moves the inputs of checkpointed layers; and the stack has a way to do it: rules,
- * and what decides whether a plan's offload acts. */
+/* Whether the checkpointing leaves something to offload. */
 bool smp_offload_holds(const smp_resolving *st);
-bool smp_preloading_holds(const smp_resolving *st);
 
 static inline uint64_t smp_micro_batch_tokens(const smp_job *job)
 {

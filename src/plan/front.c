@@ -259,6 +259,7 @@ const char *smp_front_name(const smp_job *job, char text[SMP_FRONT_NAME])
     char offload[24] = "";
     char experts[24] = "";
     char chunks[16] = "";
+    const bool split = s->tensor_parallel_degree > 1;
     (void)smp_settings_get(s, "checkpointing", checkpointing, sizeof checkpointing);
     if (s->offload) {
         snprintf(offload, sizeof offload, " off %u", s->activation_loading_horizon);
@@ -273,10 +274,12 @@ const char *smp_front_name(const smp_job *job, char text[SMP_FRONT_NAME])
     if (s->loss_chunks > 1) {
         snprintf(chunks, sizeof chunks, " lc %u", s->loss_chunks);
     }
-    snprintf(text, SMP_FRONT_NAME, "tp %u%s shard %u mb %u %s%s%s%s",
-             s->tensor_parallel_degree, experts, s->hybrid_shard_degree,
-             s->micro_batch, checkpointing, offload, chunks,
-             s->reshard_after_forward ? "" : " kept");
+    snprintf(text, SMP_FRONT_NAME, "tp %u%s%s shard %u mb %u %s%s%s%s%s%s",
+             s->tensor_parallel_degree, split && !s->sequence_parallel ? " no sp" : "", experts,
+             s->hybrid_shard_degree, s->micro_batch, checkpointing, offload, chunks,
+             s->reshard_after_forward ? "" : " kept",
+             s->accumulation == SMP_ACCUMULATION_LAST ? " last" : "",
+             s->prefetch == SMP_PREFETCH_NONE ? " no prefetch" : "");
     return text;
 }
 

@@ -430,7 +430,7 @@ static char *sentence_experts(const smp_plan *plan, const verdict *all, smp_erro
         {expert_down, "fewer expert ranks and more sharding"},
     };
     static const char *const words[] = {"", "does not fit", "is slower",
-                                        "would be faster, and was not searched"};
+                                        "would be faster (not searched)"};
     const smp_job *job = &plan->found[0].job;
     const uint32_t ep = job->settings.expert_parallel_degree;
     char *text = ep == 1 ? smp_arena_printf(plan->arena, "Experts are all on each rank")

@@ -277,6 +277,25 @@ static void put_plans(const smp_plan *plan, FILE *stream)
     smp_put_why(plan, stream);
 }
 
+/* The words of a name from column 47 on, in lines of at most 80. */
+static void put_front_name(const char *name, FILE *stream)
+{
+    enum { INDENT = 46, WIDTH = 80 };
+    size_t column = INDENT;
+    fputc(' ', stream);
+    while (*name) {
+        const size_t n = strcspn(name, " ");
+        if (column + 1 + n > WIDTH) {
+            fprintf(stream, "\n%*s", INDENT, "");
+            column = INDENT;
+        }
+        fprintf(stream, " %.*s", (int)n, name);
+        column += 1 + n;
+        name += n + (name[n] == ' ' ? 1 : 0);
+    }
+    fputc('\n', stream);
+}
+
 void smp_put_front(const smp_front *front, const char *currency, bool run, FILE *stream)
 {
     size_t picked[SMP_FRONT_PICKED];
@@ -302,9 +321,9 @@ void smp_put_front(const smp_front *front, const char *currency, bool run, FILE 
         if (cost > 0 && isfinite(cost) && currency) {
             snprintf(money, sizeof money, "%.2f", cost);
         }
-        fprintf(stream, " %c %5u %10s %10s %13s  %.34s\n", (char)('a' + i), p->found.job.world,
-                smp_show_seconds(p->time_s), smp_show_bytes(p->peak_bytes), money,
-                smp_front_name(&p->found.job, name));
+        fprintf(stream, " %c %5u %10s %10s %13s", (char)('a' + i), p->found.job.world,
+                smp_show_seconds(p->time_s), smp_show_bytes(p->peak_bytes), money);
+        put_front_name(smp_front_name(&p->found.job, name), stream);
         if (clusters) {
             fprintf(stream, "%47s%s\n", "", p->found.job.cluster->name);
         }

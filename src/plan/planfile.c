@@ -363,7 +363,8 @@ static void loosen(smp_job *job)
             job->settings = without.settings;
         }
     }
-    job->settings.yields |= UINT64_C(1) << SMP_KEY_OFFLOAD;
+    job->settings.yields |= UINT64_C(1) << SMP_KEY_OFFLOAD |
+                            UINT64_C(1) << SMP_KEY_OFFLOAD_LAYERS;
 }
 
 smp_status smp_plan_read(const char *path, smp_errors *errors, smp_planned **planned_p)
