@@ -15,6 +15,7 @@
 #include "plan/front.h"
 
 #include "base/numeric.h"
+#include "base/parallel.h"
 #include "model/model.h"
 #include "sim/peaks.h"
 
@@ -42,12 +43,28 @@ typedef struct timed {
     int64_t alone_ps; /* where nothing slows anything */
 } timed;
 
+/* Points are simulated side by side in batches of this size, whatever the number of threads,
+ * so that what is simulated does not depend on it. */
+enum { BATCH = 16 };
+
+/* A point of a batch. */
+typedef struct ready {
+    smp_point point;
+    smp_found found;
+    int64_t alone_ps;
+    bool whole;         /* the report is there, not only the time */
+    smp_errors *errors;
+    smp_status status;
+} ready;
+
 typedef struct search {
     smp_plan *plan;
     smp_errors *errors;
     smp_bounds *bounds;
     smp_plan_space *space;
     heap heap;
+    ready *ready; /* BATCH */
+    uint32_t n_ready;
     timed *timed;
     size_t n_timed, timed_room;
     smp_found *found; /* best of this number of GPUs: at most top, sorted */
@@ -223,43 +240,60 @@ static void keep_if_fits(search *s, const smp_found *found)
     }
 }
 
-/* Time and memory of a point; keeps it if it is among the best. */
-static smp_status price_whole(search *s, smp_found *candidate)
+static void note_whole(search *s, const smp_found *found)
 {
     smp_plan *plan = s->plan;
-    const smp_report *report = &candidate->report;
-    const smp_status st = smp_evaluate(&candidate->job, false, s->errors, &candidate->report,
-                                       NULL, NULL);
-    if (st != SMP_OK) {
-        return st;
-    }
     SMP_GROW(plan->spots, plan->n_spot, plan->spot_room);
     plan->spots[plan->n_spot++] =
-        (smp_spot){report->step_ps, report->memory.peak_bytes,
-                   smp_report_fits(report, plan->options.margin_frac)};
-    keep_if_fits(s, candidate);
-    return SMP_OK;
+        (smp_spot){found->report.step_ps, found->report.memory.peak_bytes,
+                   smp_report_fits(&found->report, plan->options.margin_frac)};
+    keep_if_fits(s, found);
 }
 
-/* Times a point; only one that may be among the best needs a memory plan. */
-static smp_status price(search *s, const smp_point *point, const smp_job *job)
+/* Times a point of the batch; only one that may be among the best needs a memory plan. */
+static void time_ready(void *search_, uint32_t i)
 {
-    smp_found candidate = {.job = *job, .code = smp_plan_space_code(s->space, point)};
-    timed t = {.point = *point};
-    smp_status st =
-        smp_evaluate_time(job, s->errors, &candidate.report.step_ps, &t.alone_ps);
-    if (st != SMP_OK) {
-        return st;
+    const search *s = search_;
+    ready *at = &s->ready[i];
+    smp_report *report = &at->found.report;
+    at->status =
+        smp_evaluate_time(&at->found.job, at->errors, &report->step_ps, &at->alone_ps);
+    const rank own = rank_of(&at->found);
+    at->whole = at->status == SMP_OK && is_open(s, &own);
+    if (at->whole) {
+        at->status = smp_evaluate(&at->found.job, false, at->errors, report, NULL, NULL);
     }
-    s->plan->info.evaluated++;
-    SMP_GROW(s->timed, s->n_timed, s->timed_room);
-    s->timed[s->n_timed++] = t;
-    const rank own = rank_of(&candidate);
-    if (is_open(s, &own)) {
-        st = price_whole(s, &candidate);
+}
+
+/* The first that fails is simulated again for its message. */
+static smp_status fail_ready(const search *s, ready *at)
+{
+    smp_report report;
+    const smp_status st =
+        smp_evaluate(&at->found.job, false, s->errors, &report, NULL, NULL);
+    return st != SMP_OK ? st : at->status;
+}
+
+/* Simulates the batch; what is among the best is kept, in order. */
+static smp_status time_batch(search *s)
+{
+    const uint32_t threads = s->plan->options.threads;
+    smp_parallel(threads > 0 ? threads : smp_processors(), s->n_ready, time_ready, s);
+    for (uint32_t i = 0; i < s->n_ready; i++) {
+        ready *at = &s->ready[i];
+        if (at->status != SMP_OK) {
+            return fail_ready(s, at);
+        }
+        s->plan->info.evaluated++;
+        SMP_GROW(s->timed, s->n_timed, s->timed_room);
+        s->timed[s->n_timed++] = (timed){at->point, at->alone_ps};
+        if (at->whole) {
+            note_whole(s, &at->found);
+        }
     }
+    s->n_ready = 0;
     report_progress(s);
-    return st;
+    return SMP_OK;
 }
 
 /* -------------------------------------------------------------------- parts */
@@ -378,29 +412,35 @@ static smp_status split_mesh(search *s, const item *mesh)
     return SMP_OK;
 }
 
-static smp_status take_point(search *s, item *point)
+/* Adds a point to the batch, unless what dominates it gives it a higher bound. */
+static void take_point(search *s, item *point)
 {
     const int64_t dominating = dominating_ps(s, &point->point);
+    ready *at = &s->ready[s->n_ready];
     if (dominating > point->bound.step_ps) {
         point->bound.step_ps = dominating;
         heap_push(&s->heap, point);
-        return SMP_OK;
+    } else if (smp_plan_space_job(s->space, &point->point, &at->found.job)) {
+        at->point = point->point;
+        at->found.code = point->bound.code;
+        s->n_ready++;
     }
-    smp_job job;
-    return smp_plan_space_job(s->space, &point->point, &job) ? price(s, &point->point, &job)
-                                                             : SMP_OK;
 }
 
-static smp_status best_first(search *s)
+/* Takes parts until a batch of points is together or nothing that is left can be kept. */
+static smp_status fill_batch(search *s)
 {
-    smp_status st = push_heads(s);
-    while (st == SMP_OK && s->heap.n > 0) {
+    smp_status st = SMP_OK;
+    while (st == SMP_OK && s->heap.n > 0 && s->n_ready < BATCH) {
         item part = heap_pop(&s->heap);
-        if (!is_open(s, &part.bound)) {
-            break;
-        }
-        if (s->n_found > 0 && is_late(s->plan)) {
+        const bool open = is_open(s, &part.bound);
+        /* a batch that has been begun is simulated: what it holds has lower bounds */
+        const bool late = open && s->n_ready == 0 && s->n_found > 0 && is_late(s->plan);
+        if (late) {
             stop(s->plan, s->found[0].report.step_ps, part.bound.step_ps);
+        }
+        if (late || !open) {
+            s->heap.n = 0;
             break;
         }
         switch (part.level) {
@@ -411,9 +451,31 @@ static smp_status best_first(search *s)
             st = split_mesh(s, &part);
             break;
         case LEVEL_POINT:
-            st = take_point(s, &part);
+            take_point(s, &part);
             break;
         }
+    }
+    return st;
+}
+
+static smp_status best_first(search *s)
+{
+    smp_status st = push_heads(s);
+    do {
+        st = st == SMP_OK ? fill_batch(s) : st;
+        st = st == SMP_OK ? time_batch(s) : st;
+    } while (st == SMP_OK && s->heap.n > 0);
+    return st;
+}
+
+static smp_status price_point(search *s, smp_found *candidate)
+{
+    const smp_status st = smp_evaluate(&candidate->job, false, s->errors, &candidate->report,
+                                       NULL, NULL);
+    if (st == SMP_OK) {
+        s->plan->info.evaluated++;
+        note_whole(s, candidate);
+        report_progress(s);
     }
     return st;
 }
@@ -424,12 +486,10 @@ static smp_status every_point(search *s)
     do {
         smp_found candidate = {.code = smp_plan_space_code(s->space, &point)};
         if (smp_plan_space_job(s->space, &point, &candidate.job)) {
-            const smp_status st = price_whole(s, &candidate);
+            const smp_status st = price_point(s, &candidate);
             if (st != SMP_OK) {
                 return st;
             }
-            s->plan->info.evaluated++;
-            report_progress(s);
         }
     } while (smp_plan_space_next(s->space, &point, 0, SMP_DIMS));
     return SMP_OK;
@@ -482,6 +542,10 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     search s = {.plan = plan, .errors = errors, .bounds = bounds, .top = top_of(plan)};
     s.space = smp_plan_space_create(job, plan->options.fine);
     s.found = SMP_ARENA_ARRAY(arena, top_of(plan), smp_found);
+    s.ready = SMP_ARENA_ARRAY(arena, BATCH, ready);
+    for (uint32_t i = 0; i < BATCH; i++) {
+        s.ready[i].errors = smp_errors_create();
+    }
     s.limit_bytes = limit_of(plan, job);
     const uint64_t points = count_points(s.space);
     plan->info.enumerated += points;
@@ -494,6 +558,9 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
         st = smp_front_find(plan, bounds, job, errors);
     }
     plan->info.pruned += points - (plan->info.evaluated - before);
+    for (uint32_t i = 0; i < BATCH; i++) {
+        smp_errors_destroy(s.ready[i].errors);
+    }
     free(s.heap.items);
     free(s.timed);
     smp_plan_space_destroy(s.space);
