@@ -65,12 +65,15 @@ typedef struct search {
     heap heap;
     ready *ready; /* BATCH */
     uint32_t n_ready;
+    item *later; /* heap: points put off until the batch is simulated */
+    size_t n_later, later_room;
     timed *timed;
     size_t n_timed, timed_room;
     smp_found *found; /* best of this number of GPUs: at most top, sorted */
     uint32_t n_found;
     uint32_t top;
     uint64_t limit_bytes;
+    uint64_t n_point; /* of the space */
 } search;
 
 /* ---------------------------------------------------------------------- heap */
@@ -310,11 +313,14 @@ static int64_t dominating_ps(const search *s, const smp_point *point)
     return most;
 }
 
-/* Whether what the parameters of a mesh need leaves room in memory; its job. */
-static smp_status open_mesh(search *s, const smp_point *point, smp_job *job_p, bool *open_p)
+/* Whether what the parameters of a mesh need leaves room in memory; its job where it is
+ * legal. */
+static smp_status open_mesh(search *s, const smp_point *point, smp_job *job_p, bool *legal_p,
+                            bool *open_p)
 {
     uint64_t bytes = 0;
     *open_p = smp_plan_space_mesh(s->space, point, job_p);
+    *legal_p = *open_p;
     if (!*open_p) {
         return SMP_OK;
     }
@@ -323,8 +329,33 @@ static smp_status open_mesh(search *s, const smp_point *point, smp_job *job_p, b
     return st;
 }
 
+/* Points of a mesh. */
+static uint64_t count_leaves(const smp_plan_space *space, smp_point point, const smp_job *mesh)
+{
+    uint64_t n = 0;
+    smp_job job;
+    do {
+        n += smp_plan_space_leaf(space, &point, mesh, &job);
+    } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
+    return n;
+}
+
+/* Points of the whole space. */
+static uint64_t count_points(const smp_plan_space *space)
+{
+    uint64_t n = 0;
+    smp_point point = {{0}};
+    do {
+        smp_job mesh;
+        if (smp_plan_space_mesh(space, &point, &mesh)) {
+            n += count_leaves(space, point, &mesh);
+        }
+    } while (smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
+    return n;
+}
+
 /* Pushes a head with the least bound of its meshes; a head without a point that may fit is
- * dropped. */
+ * dropped.  Counts its points. */
 static smp_status push_head(search *s, const smp_point *head)
 {
     item new_item = {{INT64_MAX, smp_plan_space_code(s->space, head)}, LEVEL_HEAD, *head};
@@ -333,11 +364,13 @@ static smp_status push_head(search *s, const smp_point *head)
     do {
         smp_job job;
         int64_t bound_ps = 0;
+        bool legal = false;
         bool open = false;
-        smp_status st = open_mesh(s, &point, &job, &open);
+        smp_status st = open_mesh(s, &point, &job, &legal, &open);
         if (st == SMP_OK && open) {
             st = smp_bound_time(s->bounds, &job, false, s->errors, &bound_ps);
         }
+        s->n_point += legal ? count_leaves(s->space, point, &job) : 0;
         if (st != SMP_OK) {
             return st;
         }
@@ -370,9 +403,10 @@ static smp_status split_head(search *s, const item *head)
     smp_point point = head->point;
     do {
         smp_job job;
+        bool legal = false;
         bool open = false;
         item mesh = {{0, smp_plan_space_code(s->space, &point)}, LEVEL_MESH, point};
-        smp_status st = open_mesh(s, &point, &job, &open);
+        smp_status st = open_mesh(s, &point, &job, &legal, &open);
         if (st == SMP_OK && open) {
             st = smp_bound_time(s->bounds, &job, true, s->errors, &mesh.bound.step_ps);
         }
@@ -412,7 +446,18 @@ static smp_status split_mesh(search *s, const item *mesh)
     return SMP_OK;
 }
 
-/* Adds a point to the batch, unless what dominates it gives it a higher bound. */
+/* Whether a point of the batch may soon give this one a higher bound. */
+static bool is_dominated_by_batch(const search *s, const smp_point *point)
+{
+    bool is = false;
+    for (uint32_t i = 0; i < s->n_ready; i++) {
+        is = is || smp_point_dominates(&s->ready[i].point, point);
+    }
+    return is;
+}
+
+/* Adds a point to the batch, unless what dominates it gives it a higher bound, or will know
+ * after this batch. */
 static void take_point(search *s, item *point)
 {
     const int64_t dominating = dominating_ps(s, &point->point);
@@ -420,6 +465,9 @@ static void take_point(search *s, item *point)
     if (dominating > point->bound.step_ps) {
         point->bound.step_ps = dominating;
         heap_push(&s->heap, point);
+    } else if (is_dominated_by_batch(s, &point->point)) {
+        SMP_GROW(s->later, s->n_later, s->later_room);
+        s->later[s->n_later++] = *point;
     } else if (smp_plan_space_job(s->space, &point->point, &at->found.job)) {
         at->point = point->point;
         at->found.code = point->bound.code;
@@ -455,12 +503,16 @@ static smp_status fill_batch(search *s)
             break;
         }
     }
+    while (s->n_later > 0) {
+        heap_push(&s->heap, &s->later[--s->n_later]);
+    }
     return st;
 }
 
 static smp_status best_first(search *s)
 {
     smp_status st = push_heads(s);
+    s->plan->info.enumerated += s->n_point;
     do {
         st = st == SMP_OK ? fill_batch(s) : st;
         st = st == SMP_OK ? time_batch(s) : st;
@@ -483,6 +535,8 @@ static smp_status price_point(search *s, smp_found *candidate)
 static smp_status every_point(search *s)
 {
     smp_point point = {{0}};
+    s->n_point = count_points(s->space);
+    s->plan->info.enumerated += s->n_point;
     do {
         smp_found candidate = {.code = smp_plan_space_code(s->space, &point)};
         if (smp_plan_space_job(s->space, &point, &candidate.job)) {
@@ -493,23 +547,6 @@ static smp_status every_point(search *s)
         }
     } while (smp_plan_space_next(s->space, &point, 0, SMP_DIMS));
     return SMP_OK;
-}
-
-static uint64_t count_points(const smp_plan_space *space)
-{
-    uint64_t n = 0;
-    smp_point point = {{0}};
-    do {
-        smp_job mesh;
-        smp_job job;
-        if (!smp_plan_space_mesh(space, &point, &mesh)) {
-            continue;
-        }
-        do {
-            n += smp_plan_space_leaf(space, &point, &mesh, &job);
-        } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
-    } while (smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
-    return n;
 }
 
 static void merge(search *s)
@@ -547,20 +584,25 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
         s.ready[i].errors = smp_errors_create();
     }
     s.limit_bytes = limit_of(plan, job);
-    const uint64_t points = count_points(s.space);
-    plan->info.enumerated += points;
     const uint64_t before = plan->info.evaluated;
-    smp_status st = !plan->options.prune       ? every_point(&s)
-                    : host_excess(job) > 0 ? SMP_OK /* nothing fits */
-                                               : best_first(&s);
+    smp_status st = SMP_OK;
+    if (!plan->options.prune) {
+        st = every_point(&s);
+    } else if (host_excess(job) == 0) {
+        st = best_first(&s);
+    } else { /* nothing fits */
+        s.n_point = count_points(s.space);
+        plan->info.enumerated += s.n_point;
+    }
     merge(&s);
     if (st == SMP_OK && plan->options.front) {
         st = smp_front_find(plan, bounds, job, errors);
     }
-    plan->info.pruned += points - (plan->info.evaluated - before);
+    plan->info.pruned += s.n_point - (plan->info.evaluated - before);
     for (uint32_t i = 0; i < BATCH; i++) {
         smp_errors_destroy(s.ready[i].errors);
     }
+    free(s.later);
     free(s.heap.items);
     free(s.timed);
     smp_plan_space_destroy(s.space);
