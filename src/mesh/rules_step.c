@@ -177,6 +177,13 @@ static void offload_why(const smp_resolving *st, smp_text *text)
                  "first:K, which is %s; legal here: false", value);
 }
 
+static bool preloading_holds(const smp_resolving *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->offload || smp_runtime_offloads(s);
+}
+
 static void preloading_why(const smp_resolving *st, smp_text *text)
 {
     smp_text_add(text, "%s has no offloading that loads ahead; legal here: false, or "
@@ -387,7 +394,7 @@ const smp_rule smp_rules_step[] = {
     {SMP_KEY_MOE_STATISTICS, false, statistics_hold, statistics_why},
     {SMP_KEY_EFFICIENCY, false, efficiency_holds, efficiency_why},
     {SMP_KEY_ACCUMULATION, false, smp_accumulation_holds, accumulation_why},
-    {SMP_KEY_OFFLOAD, false, smp_preloading_holds, preloading_why},
+    {SMP_KEY_OFFLOAD, false, preloading_holds, preloading_why},
     {SMP_KEY_OVERLAP_REDUCE, false, overlap_holds, overlap_why},
     {SMP_KEY_OVERLAP_GATHER, false, gathers_holds, gathers_why},
     {.holds = NULL},

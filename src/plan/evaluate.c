@@ -297,8 +297,8 @@ smp_status smp_evaluate_time(const smp_job *job, smp_errors *errors, int64_t *st
 {
     uint64_t n = 0;
     trial last;
-    const wanted what = {TIME, alone_ps_p != NULL};
-    const smp_status st = try_enough(job, what, errors, &last, &n);
+    const wanted how = {TIME, alone_ps_p != NULL};
+    const smp_status st = try_enough(job, how, errors, &last, &n);
     if (st == SMP_OK) {
         *step_ps_p = last.report.step_ps;
         if (n < job->micro_batches) {

@@ -343,6 +343,40 @@ static void test_no_prune(void **state)
     }
 }
 
+static char *print_with(small *s, uint32_t threads)
+{
+    smp_plan_options options;
+    smp_plan *plan = NULL;
+    char *text = NULL;
+    size_t size = 0;
+    smp_plan_options_init(&options);
+    options.threads = threads;
+    check_ok(smp_plan_search(&s->job, &options, s->errors, &plan), s->errors);
+    FILE *stream = open_memstream(&text, &size);
+    check_ok(smp_plan_print(plan, true, stream, s->errors), s->errors);
+    (void)fclose(stream);
+    smp_plan_destroy(plan);
+    return text;
+}
+
+/* Plans, counts and explanations are the same for any number of threads. */
+static void test_threads(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 500; seed < 504; seed++) {
+        small s;
+        small_create(&s, seed);
+        char *one = print_with(&s, 1);
+        for (uint32_t threads = 2; threads < 8; threads += 3) {
+            char *many = print_with(&s, threads);
+            check_text(many, one);
+            free(many);
+        }
+        free(one);
+        small_destroy(&s);
+    }
+}
+
 /* Layout, dispatcher and order of expert ranks are dimensions where several ranks split the
  * experts, and only there; the best of the space is the one that simulating all of it finds. */
 static void test_expert_dimensions(void **state)
@@ -400,6 +434,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_count),
     cmocka_unit_test(test_evaluate), cmocka_unit_test(test_bounds),
     cmocka_unit_test(test_brute_force), cmocka_unit_test(test_no_prune),
+    cmocka_unit_test(test_threads),
     cmocka_unit_test(test_expert_dimensions),
 };
 
