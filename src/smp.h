@@ -639,6 +639,7 @@ typedef struct smp_plan_options {
     double deadline_s; /* stop after so many seconds with the best plans found by then, as
                           soon as there is one; 0: when nothing better is left */
     bool fine;        /* a larger space: every number of checkpointed layers, more chunks */
+    uint32_t threads; /* that simulate; 0: one for each processor.  Changes no result */
     bool brief;       /* plans only: neither what their neighbours cost nor, where nothing
                          fits, on how many GPUs something would */
     /* Called now and then with what has been done of how much; may be NULL. */

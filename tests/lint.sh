@@ -59,13 +59,36 @@ headers_alone() {
     rm -f "$object"
 }
 
+# A function ends at the first brace in the first column.  Longer ones are switches with one
+# line or two for every operation of a program.
+long_functions() {
+    # shellcheck disable=SC2016
+    sources | xargs awk -v most=60 '
+        FNR == 1 { start = 0 }
+        /^[a-z].*[(]/ { head = $0 }
+        /^[{]$/ { start = FNR }
+        /^}/ && start {
+            if (FNR - start + 1 > most && head !~ /smp_task_bytes|smp_walk_backward|forward_node/) {
+                print FILENAME ":" start ": " FNR - start + 1 " lines: " head
+            }
+            start = 0
+        }'
+}
+
+# reference.h is one table of numbers after the other, smp.h the whole interface; the search and
+# the memory plan are one algorithm each.
+long_files() {
+    sources | grep -vE '^src/(smp\.h|plan/search\.c|step/memory\.c)$|/reference\.h$' | xargs awk -v most=700 '
+        FNR == most + 1 { print FILENAME }'
+}
+
 scripts() {
     ls quickstart .ci/run build-aux/cmocka-tap build-aux/coverage build-aux/data-files \
         2>/dev/null
     find tests examples -name '*.sh' 2>/dev/null
 }
 
-echo 1..8
+echo 1..10
 report "each folder of src includes only those below it" "$(layers)"
 report "each header compiles alone" "$(headers_alone)"
 report "file names are unique" "$(sources | sed 's|.*/||' | sort | uniq -d)"
@@ -77,6 +100,8 @@ report "each file starts with its licence and says what it is" "$(
 report "nothing is left to do" "$(sources | xargs grep -nwE 'TODO|FIXME|XXX' /dev/null)"
 report "lines have 96 columns at most, no tabs, no blanks at the end" "$(
     sources | xargs grep -nE '.{97}|[[:blank:]]$|	' /dev/null | grep -v ':    X(')"
+report "functions have 60 lines at most" "$(long_functions)"
+report "files have 700 lines at most" "$(long_files)"
 report "nothing calls what must not be called" "$(
     sources | grep '^src/' | xargs grep -nE \
         '(^|[^a-z_])(rand|srand|strcpy|strcat|sprintf|gets|atoi|atof)\(' /dev/null)"

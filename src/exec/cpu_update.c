@@ -215,18 +215,25 @@ static void adamw_piece(const smp_cpu *cpu, const smp_launch *l, piece p)
     smp_store(l->at[3], t, p.first, sv, p.n);
 }
 
-static void adamw_loop(void *context, uint64_t first, uint64_t end)
+typedef void piece_function(const smp_cpu *cpu, const smp_launch *launch, piece p);
+
+/* Blocks first .. end - 1, cut where a parameter ends. */
+static void for_pieces(const smp_work *w, uint64_t first, uint64_t end, piece_function *update)
 {
-    const smp_work *w = context;
     uint64_t last = least(end * BLOCK, w->launch->task->dims[0]);
 
     for (uint64_t i = first * BLOCK; i < last;) {
         piece p = next_piece(w->cpu, w->launch, i);
 
         p.n = least(p.n, last - i);
-        adamw_piece(w->cpu, w->launch, p);
+        update(w->cpu, w->launch, p);
         i += p.n;
     }
+}
+
+static void adamw_loop(void *context, uint64_t first, uint64_t end)
+{
+    for_pieces(context, first, end, adamw_piece);
 }
 
 void smp_cpu_adamw(const smp_cpu *cpu, const smp_launch *l)
@@ -260,16 +267,7 @@ static void sgd_piece(const smp_cpu *cpu, const smp_launch *l, piece p)
 
 static void sgd_loop(void *context, uint64_t first, uint64_t end)
 {
-    const smp_work *w = context;
-    uint64_t last = least(end * BLOCK, w->launch->task->dims[0]);
-
-    for (uint64_t i = first * BLOCK; i < last;) {
-        piece p = next_piece(w->cpu, w->launch, i);
-
-        p.n = least(p.n, last - i);
-        sgd_piece(w->cpu, w->launch, p);
-        i += p.n;
-    }
+    for_pieces(context, first, end, sgd_piece);
 }
 
 void smp_cpu_sgd(const smp_cpu *cpu, const smp_launch *l)

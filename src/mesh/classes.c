@@ -91,6 +91,63 @@ typedef struct refinement {
 
 enum { PLACEMENT_WORDS = 6, OWN_WORDS = 1 + SMP_GROUPS * PLACEMENT_WORDS };
 
+/* Whether nodes are full and their borders cut the axes evenly.  Then ranks a number of nodes
+ * apart differ by steps along axes, which map groups to groups and nodes to nodes and keep
+ * places inside nodes: groups of ranks at the same place of their nodes lie alike. */
+static bool nodes_are_alike(const smp_mesh *mesh)
+{
+    uint32_t left = mesh->gpus_per_node;
+
+    if (mesh->world % left != 0) {
+        return false;
+    }
+    for (int a = 0; a < (int)SMP_AXES && left > 1; a++) {
+        const uint32_t degree = mesh->degree[mesh->order[a]];
+        if (degree % left != 0 && left % degree != 0) {
+            return false;
+        }
+        left = degree % left == 0 ? 1 : left / degree;
+    }
+    return left == 1;
+}
+
+static void keep_placement(const refinement *r, smp_group group, uint32_t rank,
+                           const uint32_t words[PLACEMENT_WORDS])
+{
+    uint32_t *tuple = r->tuples + (size_t)rank * OWN_WORDS;
+    memcpy(tuple + 1 + (unsigned)group * PLACEMENT_WORDS, words,
+           PLACEMENT_WORDS * sizeof *words);
+}
+
+/* As place_groups, from the groups of the first node. */
+static void place_first_node(const refinement *r, smp_group group)
+{
+    const smp_mesh *mesh = r->mesh;
+    const uint32_t gpus = mesh->gpus_per_node;
+    const uint32_t leaving = smp_mesh_leaving(mesh, group, 0);
+
+    for (uint32_t node = 0; node < mesh->world / gpus; node++) {
+        r->leaving[node] = leaving;
+    }
+    for (uint32_t rank = 0; rank < gpus; rank++) {
+        const uint32_t first = smp_mesh_first_member(mesh, group, rank);
+        smp_placement p;
+        if (first < rank) {
+            keep_placement(r, group, rank, r->tuples + (size_t)first * OWN_WORDS + 1 +
+                                               (unsigned)group * PLACEMENT_WORDS);
+            continue;
+        }
+        smp_mesh_place(mesh, group, rank, r->leaving, &p);
+        keep_placement(r, group, rank,
+                       (const uint32_t[]){p.ranks, p.nodes, p.most_per_node,
+                                          p.least_per_node, p.stride, p.sharers});
+    }
+    for (uint32_t rank = gpus; rank < mesh->world; rank++) {
+        keep_placement(r, group, rank, r->tuples + (size_t)(rank % gpus) * OWN_WORDS + 1 +
+                                           (unsigned)group * PLACEMENT_WORDS);
+    }
+}
+
 /* For all ranks, what smp_mesh_placement says of one kind of group: each group is measured
  * once, at its first member, and copied to the others. */
 static void place_groups(const refinement *r, smp_group group)
@@ -111,8 +168,7 @@ static void place_groups(const refinement *r, smp_group group)
                                            p.least_per_node, p.stride, p.sharers};
         smp_mesh_members(mesh, group, rank, r->members);
         for (uint32_t i = 0; i < size; i++) {
-            uint32_t *tuple = r->tuples + (size_t)r->members[i] * OWN_WORDS;
-            memcpy(tuple + 1 + (unsigned)group * PLACEMENT_WORDS, words, sizeof(words));
+            keep_placement(r, group, r->members[i], words);
         }
     }
 }
@@ -121,8 +177,14 @@ static void colour_by_place(refinement *r, const uint32_t *colour_of_rank)
 {
     uint32_t world = r->mesh->world;
 
+    const bool alike = nodes_are_alike(r->mesh);
+
     for (int g = 0; g < (int)SMP_GROUPS; g++) {
-        place_groups(r, (smp_group)g);
+        if (alike) {
+            place_first_node(r, (smp_group)g);
+        } else {
+            place_groups(r, (smp_group)g);
+        }
     }
     for (uint32_t rank = 0; rank < world; rank++) {
         uint32_t *tuple = r->tuples + (size_t)rank * OWN_WORDS;

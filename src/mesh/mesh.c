@@ -32,7 +32,7 @@ const char *smp_group_name(smp_group group)
     return names[group];
 }
 
-bool smp_group_varies(const smp_mesh *mesh, smp_group group, smp_axis axis)
+static bool group_varies(const smp_mesh *mesh, smp_group group, smp_axis axis)
 {
     enum {
         T = 1U << SMP_AXIS_TENSOR, C = 1U << SMP_AXIS_CONTEXT, S = 1U << SMP_AXIS_SHARD,
@@ -66,7 +66,7 @@ static void lay_out_group(smp_mesh *mesh, smp_group group)
     digits->ranks = 1;
     for (int i = 0; i < (int)SMP_AXES; i++) {
         smp_axis axis = mesh->order[i];
-        if (smp_group_varies(mesh, group, axis) && mesh->degree[axis] > 1) {
+        if (group_varies(mesh, group, axis) && mesh->degree[axis] > 1) {
             digits->degree[digits->n_digit] = mesh->degree[axis];
             digits->stride[digits->n_digit] = mesh->stride[axis];
             digits->n_digit++;

@@ -21,7 +21,6 @@ struct smp_mesh {
     smp_digits digits[SMP_GROUPS];
 };
 
-bool smp_group_varies(const smp_mesh *mesh, smp_group group, smp_axis axis);
 /* The lowest rank of the group of `rank`: names the group. */
 uint32_t smp_mesh_first_member(const smp_mesh *mesh, smp_group group, uint32_t rank);
 /* Groups of this kind that have members on the node and members elsewhere. */

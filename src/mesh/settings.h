@@ -179,7 +179,7 @@ typedef enum smp_setting_kind {
     X(OVERLAP_GATHER, overlap_gather, BOOLEAN, 0, NULL, "true or false", "true", false,       \
       false, "sharding optimizer: gather updated parameters while others are updated; "       \
       "false: when all are")                                                                  \
-    X(EFFICIENCY, efficiency, NUMBER, 0, NULL, "0, or 0.01 to 1", "0", false, false, \
+    X(EFFICIENCY, efficiency, NUMBER, 0, NULL, "0, or 0.01 to 1", "0", false, false,     \
       "share of their rates alone that kernels and collectives reach inside a step; 0: the "  \
       "stack's figure, which is 1 for native")
 

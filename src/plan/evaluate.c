@@ -49,17 +49,22 @@ static smp_job with_micro_batches(const smp_job *job, uint64_t n)
     return out;
 }
 
-/* `safety`: the report says what the memory plan pays for overlap. */
-static smp_status simulate(const smp_job *job, bool safety, smp_errors *errors,
+/* What of a step is asked for: its time; also its memory; also what the memory plan pays for
+ * overlap. */
+typedef enum detail { TIME, MEMORY, SAFETY } detail;
+
+static smp_status simulate(const smp_job *job, detail detail_, smp_errors *errors,
                            smp_step **step_p, smp_simulation **simulation_p)
 {
     smp_step *step = NULL;
-    smp_status st = safety ? smp_step_lower(job, errors, &step)
-                           : smp_step_lower_arena(job, errors, &step);
+    smp_status st = detail_ == TIME     ? smp_step_lower_apart(job, errors, &step)
+                    : detail_ == MEMORY ? smp_step_lower_arena(job, errors, &step)
+                                        : smp_step_lower(job, errors, &step);
     if (st != SMP_OK) {
         return st;
     }
-    st = smp_simulate(job, step, errors, simulation_p);
+    st = detail_ == TIME ? smp_simulate_times(job, step, errors, simulation_p)
+                         : smp_simulate(job, step, errors, simulation_p);
     if (st != SMP_OK) {
         smp_step_destroy(step);
         return st;
@@ -73,7 +78,7 @@ smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors, smp_report
     smp_step *step = NULL;
     smp_simulation *simulation = NULL;
     const smp_job expected = with_expected_rows(job);
-    const smp_status st = simulate(&expected, true, errors, &step, &simulation);
+    const smp_status st = simulate(&expected, SAFETY, errors, &step, &simulation);
     if (st == SMP_OK) {
         *report_p = *smp_simulation_report(simulation);
         smp_simulation_destroy(simulation);
@@ -237,8 +242,7 @@ typedef struct trial {
     int64_t alone_ps, alone_shift_ps;
 } trial;
 
-/* What is asked for beside time and memory: parts, and the time where nothing slows. */
-typedef struct wanted { bool parts, alone; } wanted;
+typedef struct wanted { detail detail; bool alone; } wanted; /* also where nothing slows */
 
 /* Simulates n micro-batches. */
 static smp_status try_micro_batches(const smp_job *job, uint64_t n, wanted how,
@@ -247,7 +251,7 @@ static smp_status try_micro_batches(const smp_job *job, uint64_t n, wanted how,
     const smp_job fewer = with_micro_batches(job, n);
     smp_step *step = NULL;
     smp_simulation *simulation = NULL;
-    smp_status st = simulate(&fewer, how.parts, errors, &step, &simulation);
+    smp_status st = simulate(&fewer, how.detail, errors, &step, &simulation);
     if (st != SMP_OK) {
         return st;
     }
@@ -266,36 +270,70 @@ static smp_status try_micro_batches(const smp_job *job, uint64_t n, wanted how,
     return st;
 }
 
-smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
-                        smp_report *report_p, int64_t *alone_ps_p, uint64_t *micro_batches_p)
+/* As many micro-batches as it takes; *n_p: how many. */
+static smp_status try_enough(const smp_job *job, wanted how, smp_errors *errors, trial *out,
+                             uint64_t *n_p)
 {
-    const wanted how = {parts, alone_ps_p != NULL};
     uint64_t n = FEWEST < job->micro_batches ? FEWEST : job->micro_batches;
-    trial last;
     for (;;) {
-        const smp_status st = try_micro_batches(job, n, how, errors, &last);
+        const smp_status st = try_micro_batches(job, n, how, errors, out);
         if (st != SMP_OK) {
             return st;
         }
-        if (last.steady || n == job->micro_batches) {
+        if (out->steady || n == job->micro_batches) {
             break;
         }
         n = 2 * n < job->micro_batches ? 2 * n : job->micro_batches;
+    }
+    out->alone_ps += n < job->micro_batches
+                         ? out->alone_shift_ps * (int64_t)(job->micro_batches - n)
+                         : 0;
+    *n_p = n;
+    return SMP_OK;
+}
+
+smp_status smp_evaluate_time(const smp_job *job, smp_errors *errors, int64_t *step_ps_p,
+                             int64_t *alone_ps_p)
+{
+    uint64_t n = 0;
+    trial last;
+    const wanted how = {TIME, alone_ps_p != NULL};
+    const smp_status st = try_enough(job, how, errors, &last, &n);
+    if (st == SMP_OK) {
+        *step_ps_p = last.report.step_ps;
+        if (n < job->micro_batches) {
+            *step_ps_p += last.shift_ps * (int64_t)(job->micro_batches - n);
+        }
+        if (alone_ps_p) {
+            *alone_ps_p = last.alone_ps;
+        }
+    }
+    return st;
+}
+
+smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
+                        smp_report *report_p, int64_t *alone_ps_p, uint64_t *micro_batches_p)
+{
+    const wanted how = {parts ? SAFETY : MEMORY, alone_ps_p != NULL};
+    uint64_t n = 0;
+    trial last;
+    smp_status st = try_enough(job, how, errors, &last, &n);
+    if (st != SMP_OK) {
+        return st;
     }
     if (n < job->micro_batches) {
         smp_report fewer;
         if (parts) {
             const smp_job less = with_micro_batches(job, n - 1);
-            const smp_status st = smp_evaluate_fully(&less, errors, &fewer);
+            st = smp_evaluate_fully(&less, errors, &fewer);
             if (st != SMP_OK) {
                 return st;
             }
         }
         extend(&last.report, parts ? &fewer : NULL, job, n, last.shift_ps);
-        last.alone_ps += last.alone_shift_ps * (int64_t)(job->micro_batches - n);
     }
     *report_p = last.report;
-    if (how.alone) {
+    if (alone_ps_p) {
         *alone_ps_p = last.alone_ps;
     }
     if (micro_batches_p) {

@@ -15,6 +15,7 @@
 #include "plan/front.h"
 
 #include "base/numeric.h"
+#include "base/parallel.h"
 #include "model/model.h"
 #include "sim/peaks.h"
 #include "step/lower.h"
@@ -37,13 +38,26 @@ typedef struct item {
 
 typedef struct heap { item *items; size_t n, room; } heap;
 
-/* A simulated point: for dominance, and so that no point is simulated twice.  Only the time
- * without slowdowns by overlap is monotonic, so only that bounds what the point dominates. */
+/* A simulated point, for dominance.  Only the time without slowdowns by overlap is monotonic,
+ * so only that bounds what the point dominates. */
 typedef struct timed {
     smp_point point;
     int64_t alone_ps; /* where nothing slows anything */
-    smp_found found; /* with a job and a report where it fits the whole memory */
 } timed;
+
+/* Points are simulated side by side in batches of this size, whatever the number of threads,
+ * so that what is simulated does not depend on it. */
+enum { BATCH = 16 };
+
+/* A point of a batch. */
+typedef struct ready {
+    smp_point point;
+    smp_found found;
+    int64_t alone_ps;
+    bool whole;         /* the report is there, not only the time */
+    smp_errors *errors;
+    smp_status status;
+} ready;
 
 typedef struct search {
     smp_plan *plan;
@@ -51,12 +65,17 @@ typedef struct search {
     smp_bounds *bounds;
     smp_plan_space *space;
     heap heap;
+    ready *ready; /* BATCH */
+    uint32_t n_ready;
+    item *later; /* heap: points put off until the batch is simulated */
+    size_t n_later, later_room;
     timed *timed;
     size_t n_timed, timed_room;
     smp_found *found; /* best of this number of GPUs: at most top, sorted */
     uint32_t n_found;
     uint32_t top;
     uint64_t limit_bytes;
+    uint64_t n_point; /* of the space */
 } search;
 
 /* ---------------------------------------------------------------------- heap */
@@ -231,33 +250,66 @@ static void report_progress(const search *s)
     }
 }
 
-static void keep_if_fits(search *s, const timed *t)
+static void keep_if_fits(search *s, const smp_found *found)
 {
-    if (smp_report_fits(&t->found.report, s->plan->options.margin_frac) &&
-        t->found.report.memory.peak_bytes <= s->limit_bytes) {
-        keep(s, &t->found);
+    if (smp_report_fits(&found->report, s->plan->options.margin_frac) &&
+        found->report.memory.peak_bytes <= s->limit_bytes) {
+        keep(s, found);
     }
 }
 
-/* Simulates a point and keeps it if it is among the best. */
-static smp_status price(search *s, const smp_point *point, const smp_job *job)
+static void note_whole(search *s, const smp_found *found)
 {
     smp_plan *plan = s->plan;
-    smp_found candidate = {.job = *job, .code = smp_plan_space_code(s->space, point)};
-    int64_t alone_ps = 0;
-    const smp_status st =
-        smp_evaluate(job, false, s->errors, &candidate.report, &alone_ps, NULL);
-    if (st != SMP_OK) {
-        return st;
-    }
-    plan->info.evaluated++;
     SMP_GROW(plan->spots, plan->n_spot, plan->spot_room);
-    plan->spots[plan->n_spot++] = (smp_spot){
-        candidate.report.step_ps, candidate.report.memory.peak_bytes,
-        smp_report_fits(&candidate.report, plan->options.margin_frac)};
-    SMP_GROW(s->timed, s->n_timed, s->timed_room);
-    s->timed[s->n_timed] = (timed){*point, alone_ps, candidate};
-    keep_if_fits(s, &s->timed[s->n_timed++]);
+    plan->spots[plan->n_spot++] =
+        (smp_spot){found->report.step_ps, found->report.memory.peak_bytes,
+                   smp_report_fits(&found->report, plan->options.margin_frac)};
+    keep_if_fits(s, found);
+}
+
+/* Times a point of the batch; only one that may be among the best needs a memory plan. */
+static void time_ready(void *search_, uint32_t i)
+{
+    const search *s = search_;
+    ready *at = &s->ready[i];
+    smp_report *report = &at->found.report;
+    at->status =
+        smp_evaluate_time(&at->found.job, at->errors, &report->step_ps, &at->alone_ps);
+    const rank own = rank_of(&at->found);
+    at->whole = at->status == SMP_OK && is_open(s, &own);
+    if (at->whole) {
+        at->status = smp_evaluate(&at->found.job, false, at->errors, report, NULL, NULL);
+    }
+}
+
+/* The first that fails is simulated again for its message. */
+static smp_status fail_ready(const search *s, ready *at)
+{
+    smp_report report;
+    const smp_status st =
+        smp_evaluate(&at->found.job, false, s->errors, &report, NULL, NULL);
+    return st != SMP_OK ? st : at->status;
+}
+
+/* Simulates the batch; what is among the best is kept, in order. */
+static smp_status time_batch(search *s)
+{
+    const uint32_t threads = s->plan->options.threads;
+    smp_parallel(threads > 0 ? threads : smp_processors(), s->n_ready, time_ready, s);
+    for (uint32_t i = 0; i < s->n_ready; i++) {
+        ready *at = &s->ready[i];
+        if (at->status != SMP_OK) {
+            return fail_ready(s, at);
+        }
+        s->plan->info.evaluated++;
+        SMP_GROW(s->timed, s->n_timed, s->timed_room);
+        s->timed[s->n_timed++] = (timed){at->point, at->alone_ps};
+        if (at->whole) {
+            note_whole(s, &at->found);
+        }
+    }
+    s->n_ready = 0;
     report_progress(s);
     return SMP_OK;
 }
@@ -276,11 +328,14 @@ static int64_t dominating_ps(const search *s, const smp_point *point)
     return most;
 }
 
-/* Whether what the parameters of a mesh need leaves room in memory; its job. */
-static smp_status open_mesh(search *s, const smp_point *point, smp_job *job_p, bool *open_p)
+/* Whether what the parameters of a mesh need leaves room in memory; its job where it is
+ * legal. */
+static smp_status open_mesh(search *s, const smp_point *point, smp_job *job_p, bool *legal_p,
+                            bool *open_p)
 {
     uint64_t bytes = 0;
     *open_p = smp_plan_space_mesh(s->space, point, job_p);
+    *legal_p = *open_p;
     if (!*open_p) {
         return SMP_OK;
     }
@@ -289,8 +344,33 @@ static smp_status open_mesh(search *s, const smp_point *point, smp_job *job_p, b
     return st;
 }
 
+/* Points of a mesh. */
+static uint64_t count_leaves(const smp_plan_space *space, smp_point point, const smp_job *mesh)
+{
+    uint64_t n = 0;
+    smp_job job;
+    do {
+        n += smp_plan_space_leaf(space, &point, mesh, &job);
+    } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
+    return n;
+}
+
+/* Points of the whole space. */
+static uint64_t count_points(const smp_plan_space *space)
+{
+    uint64_t n = 0;
+    smp_point point = {{0}};
+    do {
+        smp_job mesh;
+        if (smp_plan_space_mesh(space, &point, &mesh)) {
+            n += count_leaves(space, point, &mesh);
+        }
+    } while (smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
+    return n;
+}
+
 /* Pushes a head with the least bound of its meshes; a head without a point that may fit is
- * dropped. */
+ * dropped.  Counts its points. */
 static smp_status push_head(search *s, const smp_point *head)
 {
     item new_item = {{INT64_MAX, smp_plan_space_code(s->space, head)}, LEVEL_HEAD, *head};
@@ -299,11 +379,13 @@ static smp_status push_head(search *s, const smp_point *head)
     do {
         smp_job job;
         int64_t bound_ps = 0;
+        bool legal = false;
         bool open = false;
-        smp_status st = open_mesh(s, &point, &job, &open);
+        smp_status st = open_mesh(s, &point, &job, &legal, &open);
         if (st == SMP_OK && open) {
             st = smp_bound_time(s->bounds, &job, false, s->errors, &bound_ps);
         }
+        s->n_point += legal ? count_leaves(s->space, point, &job) : 0;
         if (st != SMP_OK) {
             return st;
         }
@@ -336,9 +418,10 @@ static smp_status split_head(search *s, const item *head)
     smp_point point = head->point;
     do {
         smp_job job;
+        bool legal = false;
         bool open = false;
         item mesh = {{0, smp_plan_space_code(s->space, &point)}, LEVEL_MESH, point};
-        smp_status st = open_mesh(s, &point, &job, &open);
+        smp_status st = open_mesh(s, &point, &job, &legal, &open);
         if (st == SMP_OK && open) {
             st = smp_bound_time(s->bounds, &job, true, s->errors, &mesh.bound.step_ps);
         }
@@ -378,35 +461,49 @@ static smp_status split_mesh(search *s, const item *mesh)
     return SMP_OK;
 }
 
-static smp_status take_point(search *s, item *point)
+/* Whether a point of the batch may soon give this one a higher bound. */
+static bool is_dominated_by_batch(const search *s, const smp_point *point)
 {
-    for (size_t i = 0; i < s->n_timed; i++) { /* from an earlier round */
-        if (s->timed[i].found.code == point->bound.code) {
-            keep_if_fits(s, &s->timed[i]);
-            return SMP_OK;
-        }
+    bool is = false;
+    for (uint32_t i = 0; i < s->n_ready; i++) {
+        is = is || smp_point_dominates(&s->ready[i].point, point);
     }
+    return is;
+}
+
+/* Adds a point to the batch, unless what dominates it gives it a higher bound, or will know
+ * after this batch. */
+static void take_point(search *s, item *point)
+{
     const int64_t dominating = dominating_ps(s, &point->point);
+    ready *at = &s->ready[s->n_ready];
     if (dominating > point->bound.step_ps) {
         point->bound.step_ps = dominating;
         heap_push(&s->heap, point);
-        return SMP_OK;
+    } else if (is_dominated_by_batch(s, &point->point)) {
+        SMP_GROW(s->later, s->n_later, s->later_room);
+        s->later[s->n_later++] = *point;
+    } else if (smp_plan_space_job(s->space, &point->point, &at->found.job)) {
+        at->point = point->point;
+        at->found.code = point->bound.code;
+        s->n_ready++;
     }
-    smp_job job;
-    return smp_plan_space_job(s->space, &point->point, &job) ? price(s, &point->point, &job)
-                                                             : SMP_OK;
 }
 
-static smp_status best_first(search *s)
+/* Takes parts until a batch of points is together or nothing that is left can be kept. */
+static smp_status fill_batch(search *s)
 {
-    smp_status st = push_heads(s);
-    while (st == SMP_OK && s->heap.n > 0) {
+    smp_status st = SMP_OK;
+    while (st == SMP_OK && s->heap.n > 0 && s->n_ready < BATCH) {
         item part = heap_pop(&s->heap);
-        if (!is_open(s, &part.bound)) {
-            break;
-        }
-        if (s->n_found > 0 && is_late(s->plan)) {
+        const bool open = is_open(s, &part.bound);
+        /* a batch that has been begun is simulated: what it holds has lower bounds */
+        const bool late = open && s->n_ready == 0 && s->n_found > 0 && is_late(s->plan);
+        if (late) {
             stop(s->plan, s->found[0].report.step_ps, part.bound.step_ps);
+        }
+        if (late || !open) {
+            s->heap.n = 0;
             break;
         }
         switch (part.level) {
@@ -417,9 +514,35 @@ static smp_status best_first(search *s)
             st = split_mesh(s, &part);
             break;
         case LEVEL_POINT:
-            st = take_point(s, &part);
+            take_point(s, &part);
             break;
         }
+    }
+    while (s->n_later > 0) {
+        heap_push(&s->heap, &s->later[--s->n_later]);
+    }
+    return st;
+}
+
+static smp_status best_first(search *s)
+{
+    smp_status st = push_heads(s);
+    s->plan->info.enumerated += s->n_point;
+    do {
+        st = st == SMP_OK ? fill_batch(s) : st;
+        st = st == SMP_OK ? time_batch(s) : st;
+    } while (st == SMP_OK && s->heap.n > 0);
+    return st;
+}
+
+static smp_status price_point(search *s, smp_found *candidate)
+{
+    const smp_status st = smp_evaluate(&candidate->job, false, s->errors, &candidate->report,
+                                       NULL, NULL);
+    if (st == SMP_OK) {
+        s->plan->info.evaluated++;
+        note_whole(s, candidate);
+        report_progress(s);
     }
     return st;
 }
@@ -427,33 +550,18 @@ static smp_status best_first(search *s)
 static smp_status every_point(search *s)
 {
     smp_point point = {{0}};
+    s->n_point = count_points(s->space);
+    s->plan->info.enumerated += s->n_point;
     do {
-        smp_job job;
-        if (smp_plan_space_job(s->space, &point, &job)) {
-            const smp_status st = price(s, &point, &job);
+        smp_found candidate = {.code = smp_plan_space_code(s->space, &point)};
+        if (smp_plan_space_job(s->space, &point, &candidate.job)) {
+            const smp_status st = price_point(s, &candidate);
             if (st != SMP_OK) {
                 return st;
             }
         }
     } while (smp_plan_space_next(s->space, &point, 0, SMP_DIMS));
     return SMP_OK;
-}
-
-static uint64_t count_points(const smp_plan_space *space)
-{
-    uint64_t n = 0;
-    smp_point point = {{0}};
-    do {
-        smp_job mesh;
-        smp_job job;
-        if (!smp_plan_space_mesh(space, &point, &mesh)) {
-            continue;
-        }
-        do {
-            n += smp_plan_space_leaf(space, &point, &mesh, &job);
-        } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
-    } while (smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
-    return n;
 }
 
 static void merge(search *s)
@@ -486,18 +594,30 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     search s = {.plan = plan, .errors = errors, .bounds = bounds, .top = top_of(plan)};
     s.space = smp_plan_space_create(job, plan->options.fine);
     s.found = SMP_ARENA_ARRAY(arena, top_of(plan), smp_found);
+    s.ready = SMP_ARENA_ARRAY(arena, BATCH, ready);
+    for (uint32_t i = 0; i < BATCH; i++) {
+        s.ready[i].errors = smp_errors_create();
+    }
     s.limit_bytes = limit_of(plan, job);
-    const uint64_t points = count_points(s.space);
-    plan->info.enumerated += points;
     const uint64_t before = plan->info.evaluated;
-    smp_status st = !plan->options.prune       ? every_point(&s)
-                    : host_excess(job) > 0 ? SMP_OK /* nothing fits */
-                                           : best_first(&s);
+    smp_status st = SMP_OK;
+    if (!plan->options.prune) {
+        st = every_point(&s);
+    } else if (host_excess(job) == 0) {
+        st = best_first(&s);
+    } else { /* nothing fits */
+        s.n_point = count_points(s.space);
+        plan->info.enumerated += s.n_point;
+    }
     merge(&s);
     if (st == SMP_OK && plan->options.front) {
         st = smp_front_find(plan, bounds, job, errors);
     }
-    plan->info.pruned += points - (plan->info.evaluated - before);
+    plan->info.pruned += s.n_point - (plan->info.evaluated - before);
+    for (uint32_t i = 0; i < BATCH; i++) {
+        smp_errors_destroy(s.ready[i].errors);
+    }
+    free(s.later);
     free(s.heap.items);
     free(s.timed);
     smp_plan_space_destroy(s.space);
@@ -822,8 +942,8 @@ static smp_status run(smp_plan *plan, smp_errors *errors)
 {
     if (ideal_s(&plan->job) > MOST_IDEAL_S) {
         return smp_fail(errors, SMP_INPUT, NULL,
-                        "a step takes %.3g days at the peak rate of %u GPUs: must be at most 1; "
-                        "lower seq_len or global_batch, or use more GPUs",
+                        "a step takes %.3g days at the peak rate of %u GPUs: must be at most "
+                        "1; lower seq_len or global_batch, or use more GPUs",
                         ideal_s(&plan->job) / MOST_IDEAL_S, plan->job.cluster->gpus);
     }
     smp_bounds *bounds = smp_bounds_create();

@@ -72,11 +72,6 @@ void smp_apart_destroy(smp_apart *apart)
     }
 }
 
-uint32_t smp_apart_world(const smp_apart *apart)
-{
-    return apart->world;
-}
-
 uint64_t smp_apart_tasks(const smp_apart *apart)
 {
     uint64_t n = 0;

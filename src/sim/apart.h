@@ -26,7 +26,6 @@ typedef struct smp_apart smp_apart;
 SMP_CHECK smp_status smp_apart_create(const smp_simulation *simulation, smp_errors *errors,
                                       smp_apart **apart_p);
 void smp_apart_destroy(smp_apart *apart);
-uint32_t smp_apart_world(const smp_apart *apart);
 uint64_t smp_apart_tasks(const smp_apart *apart);        /* of all ranks */
 uint64_t smp_apart_state_bytes(const smp_apart *apart);  /* of all ranks, while running */
 

@@ -86,7 +86,9 @@ static smp_part part_of_stream(const smp_task *task)
     return task->phase == SMP_PHASE_UPDATE ? SMP_PART_OPTIMIZER : SMP_PART_COMPUTE;
 }
 
-smp_part smp_part_of(const smp_program *program, const smp_task *task)
+/* The part that a task is charged to when it fills a gap of compute; for a compute kernel,
+ * where its own time goes. */
+static smp_part part_of(const smp_program *program, const smp_task *task)
 {
     smp_op_class klass = smp_op_info_of((smp_op)task->op)->klass;
     if (klass == SMP_CLASS_HOST_COPY) {
@@ -133,7 +135,7 @@ static void charge(const splitter *s, smp_part part, spot at, int64_t amount_ps)
 static void charge_gap(const splitter *s, spot at, int64_t from_ps, int64_t to_ps)
 {
     const smp_program *own = s->simulation->step->programs[at.c];
-    smp_part waiting = smp_part_of(own, &own->tasks[stored_at(s->simulation, at)]);
+    smp_part waiting = part_of(own, &own->tasks[stored_at(s->simulation, at)]);
     while (to_ps > from_ps) {
         const smp_record *record = record_at(s->simulation, at);
         spot cause = {record->cause_class, record->cause_instance, record->cause_task};
@@ -143,7 +145,7 @@ static void charge_gap(const splitter *s, spot at, int64_t from_ps, int64_t to_p
         const smp_program *program = s->simulation->step->programs[cause.c];
         const smp_task *task = &program->tasks[stored_at(s->simulation, cause)];
         const smp_record *source = record_at(s->simulation, cause);
-        smp_part part = smp_part_of(program, task);
+        smp_part part = part_of(program, task);
         if (part == SMP_PART_COMPUTE || part == SMP_PART_OPTIMIZER) {
             part = waiting;
         } else {
@@ -161,7 +163,7 @@ static void charge_busy(const splitter *s, spot at, const smp_record *record)
 {
     const smp_program *program = s->simulation->step->programs[at.c];
     uint32_t stored = stored_at(s->simulation, at);
-    smp_part part = smp_part_of(program, &program->tasks[stored]);
+    smp_part part = part_of(program, &program->tasks[stored]);
     int64_t whole_ps = record->end_ps - record->start_ps;
     int64_t launch_ps = 0;
     if (part == SMP_PART_COMPUTE || part == SMP_PART_OPTIMIZER) {
@@ -202,7 +204,7 @@ void smp_time_split(const smp_simulation *simulation, int64_t end_ps, smp_time_p
     if (end_ps > at_ps) {
         const smp_record *record = record_at(simulation, last);
         int64_t start_ps = record->start_ps > at_ps ? record->start_ps : at_ps;
-        smp_part part = smp_part_of(program, &program->tasks[stored_at(simulation, last)]);
+        smp_part part = part_of(program, &program->tasks[stored_at(simulation, last)]);
         charge(&s, part, last, end_ps - start_ps);
         charge_gap(&s, last, at_ps, start_ps);
     }

@@ -280,8 +280,8 @@ static void make_records(smp_simulation *simulation)
     }
 }
 
-smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *errors,
-                        smp_simulation **simulation_p)
+smp_status smp_simulate_times(const smp_job *job, const smp_step *step, smp_errors *errors,
+                              smp_simulation **simulation_p)
 {
     smp_arena *arena = smp_arena_create();
     smp_simulation *simulation = SMP_ARENA_NEW(arena, smp_simulation);
@@ -308,6 +308,19 @@ smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *er
     }
     report->step_time_s = smp_s_from_ps(report->step_ps);
     report->classes = step->n_program;
+    *simulation_p = simulation;
+    return SMP_OK;
+}
+
+smp_status smp_simulate(const smp_job *job, const smp_step *step, smp_errors *errors,
+                        smp_simulation **simulation_p)
+{
+    smp_simulation *simulation = NULL;
+    const smp_status status = smp_simulate_times(job, step, errors, &simulation);
+    if (status != SMP_OK) {
+        return status;
+    }
+    smp_report *report = &simulation->report;
     smp_time_split(simulation, report->step_ps, &report->time);
     smp_memory_split(job, step, &report->memory, &simulation->fullest);
     simulation->sigma_s = step_sigma_s(simulation);

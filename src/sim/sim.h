@@ -85,6 +85,9 @@ SMP_CHECK smp_status smp_engine_run(const smp_step *step, int64_t *const *durati
 /* Durations by instance of class c where the imbalance of experts is drawn (drawn_ps above);
  * NULL: nothing is. */
 const int64_t *const *smp_draw_durations(const smp_simulation *simulation, uint32_t c);
+/* As smp_simulate, but nothing of the report is filled in but the time of the step. */
+SMP_CHECK smp_status smp_simulate_times(const smp_job *job, const smp_step *step,
+                                        smp_errors *errors, smp_simulation **simulation_p);
 /* Runs the step of a simulation again as if nothing slowed anything; never ends later.  The
  * records are overwritten. */
 SMP_CHECK smp_status smp_simulation_alone(const smp_simulation *simulation, smp_errors *errors,
@@ -93,9 +96,6 @@ SMP_CHECK smp_status smp_simulation_alone(const smp_simulation *simulation, smp_
 /* Fills record0 (n_instance + 1 entries) and returns the number of records. */
 uint64_t smp_records_index(const smp_program *program, uint32_t *record0);
 
-/* The part that a task is charged to when it fills a gap of compute; for a compute kernel,
- * where its own time goes. */
-smp_part smp_part_of(const smp_program *program, const smp_task *task);
 /* Splits the step over parts; path_ps (per class, per task, zeroed) receives the time by
  * task.  The parts add up to end_ps exactly. */
 void smp_time_split(const smp_simulation *simulation, int64_t end_ps,

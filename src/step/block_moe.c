@@ -68,7 +68,7 @@ static void measure_received(const smp_lowering *low, const smp_moe *moe, smp_ex
     }
 }
 
-void smp_expert_measure(const smp_lowering *low, const smp_moe *moe, smp_expert_sizes *z)
+static void measure(const smp_lowering *low, const smp_moe *moe, smp_expert_sizes *z)
 {
     const smp_settings *set = low->set;
     uint64_t rows;
@@ -532,7 +532,7 @@ uint8_t smp_graph_add_moe(smp_graph *g, const sizes *s, uint8_t in)
     experts x = { .g = g, .s = s, .low = low, .moe = &s->block->moe };
     uint8_t shared, y, sum;
 
-    smp_expert_measure(low, x.moe, &x.z);
+    measure(low, x.moe, &x.z);
     x.many = low->expert > 1;
     x.exchange = low->set->moe_all_to_all_dispatcher;
     x.parts = smp_mul(low->expert, low->sequence ? low->tensor : 1);

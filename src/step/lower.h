@@ -193,8 +193,6 @@ static inline uint64_t smp_rate_bits(double rate)
 void smp_unit_layout(const smp_model *model, const smp_block *block, uint32_t tensor,
                      uint32_t expert, bool of_experts, const smp_share *share,
                      smp_unit *unit_p);
-/* block_moe.c: sizes of a layer's experts. */
-void smp_expert_measure(const smp_lowering *low, const smp_moe *moe, smp_expert_sizes *sizes_p);
 /* Floating point work of the model for one step, all ranks, without recomputation. */
 double smp_model_flops(const smp_job *job);
 

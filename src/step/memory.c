@@ -10,10 +10,10 @@
  * the place holds something else (another key, smp_entry_key) or is written anew as a whole.
  *
  * Sharing.  Two places may share bytes when no life of one overlaps a life of the other in
- * issue order, and if, wherever a life of one begins, the accesses to the other in the last
- * WINDOW instances have already happened by the order that exists without sharing: clocks on
- * a trial layout in which every place has bytes of its own.  So sharing adds no wait, but for
- * those on work issued several layers before, which the rings let no stream lag behind.
+ * issue order, and if, wherever a life of one begins, all earlier accesses to the other have
+ * already happened by the order that exists without sharing: clocks on a trial layout in which
+ * every place has bytes of its own.  So sharing orders nothing that was not ordered: waits and
+ * times are those of the program in which every item lies apart (smp_step_lower_apart).
  *
  * safety_bytes is what that second condition costs: the arena less the one that the same
  * packing gives for a serial executor, where lives that do not overlap in issue order may
@@ -30,7 +30,6 @@
 
 enum {
     NONE = 0xffffffffu,
-    WINDOW = 12,           /* instances: three layers of gather, backward, reduce and a spare */
     ROUNDS = 32,           /* of moving the topmost item to the front */
     MOST_PERIOD = 8        /* blocks of a ring's period that are walked */
 };
@@ -384,8 +383,9 @@ static smp_status collect_lives(planning *p, smp_errors *errors)
 
 /* ------------------------------------------------------------------ conflicts */
 
-typedef struct touched_item { uint32_t position, item; } touched_item;
-typedef struct touch_log { touched_item *items; uint32_t n; } touch_log;
+/* The items that a stream has touched, the latest first. */
+typedef struct touched_item { uint32_t position, newer, older; } touched_item; /* items */
+typedef struct touch_log { touched_item *items; uint32_t newest; } touch_log; /* by item */
 
 /* The sweep over positions: what is alive, and by which streams it has been touched. */
 typedef struct sweep {
@@ -394,9 +394,7 @@ typedef struct sweep {
     uint64_t *alive;       /* bits: items with a life that has begun and not ended */
     uint32_t *n_alive;     /* lives, by item */
     uint16_t *touched;     /* by place: streams in the present life */
-    touch_log log[SMP_STREAMS]; /* accesses to items by stream, in order */
-    uint32_t *first;       /* by walked instance: its first position */
-    uint32_t old;          /* positions before are older than the window */
+    touch_log log[SMP_STREAMS]; /* last accesses to items, by stream */
     uint64_t total_bytes;
     uint64_t kind_bytes[SMP_KINDS];
 } sweep;
@@ -451,18 +449,17 @@ static void end_life(planning *p, sweep *s, const struct life *life)
 }
 
 /* A stream touches item i for the first time in a life: which others are not done with?
- * Those that a stream has accessed inside the window and later than this clock knows. */
+ * Those that a stream has accessed later than this clock knows. */
 static void check_others(planning *p, sweep *s, uint32_t i, const uint32_t *clock)
 {
     uint64_t *bits = row(p, p->conflict, i);
     const uint8_t space = p->items[i].space;
     for (uint32_t q = 0; q < s->n_stream; q++) {
-        const uint32_t known = clock[q] > s->old ? clock[q] : s->old;
         const touch_log *log = &s->log[q];
-        for (uint32_t k = log->n; k-- > 0 && log->items[k].position >= known;) {
-            const uint32_t other = log->items[k].item;
-            if (other != i && p->items[other].space == space) {
-                set_bit(bits, other);
+        for (uint32_t k = log->newest; k != NONE && log->items[k].position >= clock[q];
+             k = log->items[k].older) {
+            if (k != i && p->items[k].space == space) {
+                set_bit(bits, k);
             }
         }
     }
@@ -470,11 +467,23 @@ static void check_others(planning *p, sweep *s, uint32_t i, const uint32_t *cloc
 
 static void note_touch(touch_log *log, uint32_t position, uint32_t item)
 {
-    const bool again = log->n > 0 && log->items[log->n - 1].position == position &&
-                       log->items[log->n - 1].item == item;
-    if (!again) {
-        log->items[log->n++] = (touched_item){position, item};
+    touched_item *at = &log->items[item];
+    at->position = position;
+    if (log->newest == item) {
+        return;
     }
+    if (at->newer != NONE) { /* it has been in the list */
+        log->items[at->newer].older = at->older;
+        if (at->older != NONE) {
+            log->items[at->older].newer = at->newer;
+        }
+    }
+    at->newer = NONE;
+    at->older = log->newest;
+    if (log->newest != NONE) {
+        log->items[log->newest].newer = item;
+    }
+    log->newest = item;
 }
 
 static void sweep_task(planning *p, sweep *s, const smp_task *task, uint32_t instance,
@@ -500,27 +509,13 @@ static void sweep_task(planning *p, sweep *s, const smp_task *task, uint32_t ins
     }
 }
 
-/* Room for every access of the walk. */
 static void start_logs(planning *p, sweep *s)
 {
-    const smp_program *program = p->program;
-    size_t *n = SMP_ARENA_ARRAY(p->scratch, (size_t)program->n_segment * SMP_STREAMS, size_t);
-    size_t room[SMP_STREAMS] = {0};
-    for (uint32_t g = 0; g < program->n_segment; g++) {
-        const smp_segment *segment = &program->segments[g];
-        for (uint32_t t = segment->task0; t < segment->task0 + segment->n_task; t++) {
-            const smp_task *task = &program->tasks[t];
-            n[(size_t)g * SMP_STREAMS + smp_order_stream(s->order, task)] += task->n_access;
-        }
-    }
-    for (uint32_t w = 0; w < p->n_walk; w++) {
-        const size_t *of = &n[(size_t)program->order[p->walk[w]].segment * SMP_STREAMS];
-        for (uint32_t q = 0; q < s->n_stream; q++) {
-            room[q] += of[q];
-        }
-    }
     for (uint32_t q = 0; q < s->n_stream; q++) {
-        s->log[q].items = SMP_ARENA_ARRAY(p->scratch, room[q], touched_item);
+        s->log[q] = (touch_log){SMP_ARENA_ARRAY(p->scratch, p->n_item, touched_item), NONE};
+        for (uint32_t i = 0; i < p->n_item; i++) {
+            s->log[q].items[i] = (touched_item){0, NONE, NONE};
+        }
     }
 }
 
@@ -529,7 +524,6 @@ static void start_sweep(planning *p, sweep *s)
     size_t n_item = p->n_item;
     s->order = smp_order_create(p->program, p->scratch);
     s->n_stream = smp_order_streams(s->order);
-    s->first = SMP_ARENA_ARRAY(p->scratch, p->n_walk, uint32_t);
     s->alive = SMP_ARENA_ARRAY(p->scratch, p->words, uint64_t);
     s->n_alive = SMP_ARENA_ARRAY(p->scratch, n_item, uint32_t);
     s->touched = SMP_ARENA_ARRAY(p->scratch, p->n_place, uint16_t);
@@ -562,8 +556,6 @@ static void sweep_lives(planning *p)
     }
     for (uint32_t w = 0; w < p->n_walk; w++) {
         const smp_segment *segment = &program->segments[program->order[p->walk[w]].segment];
-        s.first[w] = position;
-        s.old = w < WINDOW ? 0 : s.first[w - WINDOW];
         for (uint32_t t = 0; t < segment->n_task; t++, position++) {
             for (; next < p->n_life && p->lives[next].start == position; next++) {
                 begin_life(p, &s, &p->lives[next]);

@@ -17,7 +17,7 @@ typedef struct options {
     cli_places places;
     const char *objective, *output, *export, *pareto;
     const char *tokens, *within, *budget;
-    uint32_t top;
+    uint32_t top, threads;
     double margin_percent, deadline_s;
     bool fine, json, no_prune, timing;
 } options;
@@ -38,6 +38,8 @@ static const cli_option table[] = {
                "stop then with the best so far, and say how far from the best it can be"),
     CLI_FLAG("fine", 0, options, fine,
              "a larger space: every number of checkpointed layers, more loss chunks"),
+    CLI_U32("threads", 0, "N", options, threads,
+            "that simulate; default: one for each processor.  Changes no result"),
     CLI_FLAG("no-prune", 0, options, no_prune, "simulate every configuration"),
     CLI_HEADING("A whole run"),
     CLI_TEXT("tokens", 0, "N", options, tokens,
@@ -158,6 +160,7 @@ static smp_status write_files(const options *o, const char *export_path, const s
 static void set_options(const options *o, smp_progress *progress, smp_plan_options *how)
 {
     how->top = o->top;
+    how->threads = o->threads;
     how->margin_frac = o->margin_percent / 100;
     how->prune = !o->no_prune;
     how->fine = o->fine;

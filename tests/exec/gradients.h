@@ -27,6 +27,71 @@ struct gradient_case {
     uint64_t kind, flags;      /* of the case */
 };
 
+/* ---- which operations have cases ---- */
+
+/* Each operation of backward, and the file that has its case. */
+enum { FILE_GRADIENTS = 1, FILE_MORE_GRADIENTS, FILE_NORM_GRADIENTS };
+static const uint8_t file_of[SMP_OPS] = {
+    [SMP_OP_EMBED_GRAD] = FILE_GRADIENTS,
+    [SMP_OP_POSITION_GRAD] = FILE_GRADIENTS,
+    [SMP_OP_MATMUL_DX] = FILE_GRADIENTS,
+    [SMP_OP_MATMUL_DW] = FILE_GRADIENTS,
+    [SMP_OP_NORM_GRAD] = FILE_NORM_GRADIENTS,
+    [SMP_OP_QK_NORM_GRAD] = FILE_NORM_GRADIENTS,
+    [SMP_OP_QK_DOTS] = FILE_NORM_GRADIENTS,
+    [SMP_OP_QK_RMS_GRAD] = FILE_NORM_GRADIENTS,
+    [SMP_OP_TEMPER] = FILE_NORM_GRADIENTS, /* its own gradient */
+    [SMP_OP_CLIP_GRAD] = FILE_MORE_GRADIENTS,
+    [SMP_OP_LATENT_GRAD] = FILE_MORE_GRADIENTS,
+    [SMP_OP_BIAS_GRAD] = FILE_GRADIENTS,
+    [SMP_OP_ROPE_GRAD] = FILE_GRADIENTS,
+    [SMP_OP_ATTENTION_GRAD] = FILE_GRADIENTS,
+    [SMP_OP_SOFTMAX_GRAD] = FILE_GRADIENTS,
+    [SMP_OP_VALUES_GRAD] = FILE_GRADIENTS,
+    [SMP_OP_SCORES_GRAD] = FILE_GRADIENTS,
+    [SMP_OP_ACTIVATION_GRAD] = FILE_GRADIENTS,
+    [SMP_OP_GATED_GRAD] = FILE_GRADIENTS,
+    [SMP_OP_DROPOUT_GRAD] = FILE_GRADIENTS,
+    [SMP_OP_LOSS_GRAD] = FILE_GRADIENTS,
+    [SMP_OP_ROUTE_GRAD] = FILE_MORE_GRADIENTS,
+    [SMP_OP_PERMUTE_GRAD] = FILE_MORE_GRADIENTS,
+    [SMP_OP_COMBINE_GRAD] = FILE_MORE_GRADIENTS,
+    [SMP_OP_GROUPED_MATMUL_DX] = FILE_MORE_GRADIENTS,
+    [SMP_OP_GROUPED_MATMUL_DW] = FILE_MORE_GRADIENTS,
+    [SMP_OP_GATE_ROWS_GRAD] = FILE_MORE_GRADIENTS,
+};
+
+static smp_kernel *const kernels[SMP_OPS] = {
+#define KERNEL_OF_(OP, name) [SMP_OP_##OP] = smp_cpu_##name,
+    SMP_CPU_KERNELS(KERNEL_OF_)
+#undef KERNEL_OF_
+};
+static bool ran[SMP_OPS]; /* in a case */
+
+static inline bool ends_in(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+/* Every operation whose name is that of a gradient is in the table, and those of the file have
+ * run in its cases. */
+static inline void check_coverage(uint8_t file)
+{
+    for (int op = 0; op < SMP_OPS; op++) {
+        const char *name = smp_op_info_of((smp_op)op)->name;
+
+        if ((ends_in(name, "_grad") || ends_in(name, "_dx") || ends_in(name, "_dw")
+             || ends_in(name, "_dots")) && file_of[op] == 0) {
+            fail_msg("%s: no case holds it against differences", name);
+        }
+        if (file_of[op] == file && !ran[op]) {
+            fail_msg("%s: the table has it in this file, where no case runs it", name);
+        }
+    }
+}
+
 /* ---- what kernels need ---- */
 
 static smp_model model = { .name = "test", .embedding_scale = 1, .logit_scale = 1,
@@ -57,6 +122,9 @@ static inline void launch(smp_kernel *kernel, const uint64_t dims[SMP_MAX_DIMS],
                                                            : MAX * sizeof(float) / 16;
     }
     kernel(&cpu, &l);
+    for (int op = 0; op < SMP_OPS; op++) {
+        ran[op] = ran[op] || kernels[op] == kernel;
+    }
 }
 #define LAUNCH(kernel, dims, flags, ...)                                                    \
     launch((kernel), (const uint64_t[SMP_MAX_DIMS])dims, (flags),                           \

@@ -165,7 +165,8 @@ enum { BATCH = 2, SEQ = 7, A_HEADS = 2, A_KV = 1, A_DIM = 2,
        A_QKV = (A_HEADS + 2 * A_KV) * A_DIM, A_Y = A_HEADS * A_DIM };
 
 /* What flags of a case mean. */
-enum { CAPPED = 1, SLOPED = 2, DROPPED = 4, NAIVE = 8, CHUNKED = 16 };
+enum { CAPPED = 1, SLOPED = 2, DROPPED = 4, NAIVE = 8, CHUNKED = 16, SUNK = 32 };
+enum { A_X = BATCH * SEQ * A_QKV }; /* q, k and v; sinks come behind */
 
 static void prepare_attention(const gradient_case *c)
 {
@@ -208,7 +209,7 @@ static double logit(const gradient_case *c, const double *q, const double *k, in
 static void attend(const gradient_case *c, const double *x, int b, int h, int i, double *y)
 {
     const double *q = x + (b * SEQ + i) * A_QKV + h * A_DIM;
-    double sum = 0, p[SEQ] = { 0 };
+    double sum = c->flags & SUNK ? exp(x[A_X + h]) : 0, p[SEQ] = { 0 };
 
     for (int j = 0; j <= i; j++) {
         const double *k = x + (b * SEQ + j) * A_QKV + A_HEADS * A_DIM;
@@ -247,10 +248,11 @@ static void naive_run(const gradient_case *c, const float *x, float *y, const fl
     uint8_t mask[SQUARES];
     float *probabilities = c->flags & DROPPED ? dropped : p;
     const uint64_t square = A_HEADS * SEQ * SEQ;
+    float *sinks = c->flags & SUNK ? in(x) + A_X : NULL;
 
     LAUNCH(smp_cpu_scores, A_DIMS(0), 0, in(x), s);
     LAUNCH(smp_cpu_softmax, DIMS(S_ROWS, SEQ, c->kind),
-           c->flags & CHUNKED ? SMP_FLAG_CHUNKED : 0, s, p);
+           c->flags & CHUNKED ? SMP_FLAG_CHUNKED : 0, s, p, sinks);
     LAUNCH(smp_cpu_dropout, DIMS(SQUARES, 0x40000000u, square, square, 0,
                                  SMP_SITE_PROBABILITIES), 0, p, dropped, (float *)(void *)mask);
     LAUNCH(smp_cpu_values, A_DIMS(0), 0, probabilities, in(x), y);
@@ -260,7 +262,11 @@ static void naive_run(const gradient_case *c, const float *x, float *y, const fl
                (float *)(void *)mask, ds);
         memcpy(dp, ds, sizeof dp);
     }
-    LAUNCH(smp_cpu_softmax_grad, DIMS(S_ROWS, SEQ), 0, dp, p, ds);
+    if (c->flags & CAPPED) {
+        LAUNCH(smp_cpu_softmax_grad, DIMS(S_ROWS, SEQ), 0, dp, p, ds, s, sinks, dx + A_X);
+    } else {
+        LAUNCH(smp_cpu_softmax_grad, DIMS(S_ROWS, SEQ), 0, dp, p, ds, sinks, dx + A_X);
+    }
     LAUNCH(smp_cpu_scores_grad, A_DIMS(0), 0, ds, in(x), dx);
 }
 
@@ -268,6 +274,7 @@ static void attention_run(const gradient_case *c, const float *x, float *y, cons
                           float *dx)
 {
     float lse[BATCH * SEQ * A_HEADS];
+    float *sinks = c->flags & SUNK ? in(x) + A_X : NULL;
     uint32_t flags = SMP_FLAG_CAUSAL;
 
     prepare_attention(c);
@@ -276,8 +283,9 @@ static void attention_run(const gradient_case *c, const float *x, float *y, cons
         return;
     }
     flags |= c->flags & CHUNKED ? SMP_FLAG_CHUNKED : 0;
-    LAUNCH(smp_cpu_attention, A_DIMS(c->kind), flags, in(x), y, lse);
-    LAUNCH(smp_cpu_attention_grad, A_DIMS(c->kind), flags, in(dy), in(x), y, lse, dx);
+    LAUNCH(smp_cpu_attention, A_DIMS(c->kind), flags, in(x), y, lse, sinks);
+    LAUNCH(smp_cpu_attention_grad, A_DIMS(c->kind), flags, in(dy), in(x), y, lse, dx, sinks,
+           dx + A_X);
 }
 
 /* ---- activations ---- */
@@ -410,8 +418,8 @@ static void loss_run(const gradient_case *c, const float *x, float *y, const flo
     { text, ROWS *WIDTH + WIDTH * (1 + (bias)), ROWS *WIDTH, norm_reference, norm_run,      \
       (layer), (bias) }
 #define ATTENTION(text, window, flags)                                                      \
-    { text, BATCH *SEQ *A_QKV, BATCH *SEQ *A_Y, attention_reference, attention_run, (window), \
-      (flags) }
+    { text, A_X + ((flags) & SUNK ? A_HEADS : 0), BATCH *SEQ *A_Y, attention_reference,     \
+      attention_run, (window), (flags) }
 #define ACTIVATION(kind)                                                                    \
     { #kind, M *N, M *N, activation_reference, activation_run, SMP_ACT_##kind, 0 },         \
     { "gated " #kind, 2 * M *N, M *N, gated_reference, gated_run, SMP_ACT_##kind, 0 }
@@ -432,11 +440,16 @@ static const gradient_case cases[] = {
     ATTENTION("attention with a cap", 0, CAPPED),
     ATTENTION("attention with slopes", 0, SLOPED),
     ATTENTION("attention with dropout", 0, DROPPED),
-    ATTENTION("attention with everything", 4, CAPPED | SLOPED | DROPPED),
+    ATTENTION("attention with sinks", 0, SUNK),
+    ATTENTION("attention with everything", 4, CAPPED | SLOPED | DROPPED | SUNK),
     ATTENTION("naive attention", 0, NAIVE),
     ATTENTION("naive attention in a window", 3, NAIVE),
     ATTENTION("naive attention in chunks", 3, NAIVE | CHUNKED),
     ATTENTION("naive attention with dropout", 0, NAIVE | DROPPED),
+    ATTENTION("naive attention with a cap", 0, NAIVE | CAPPED),
+    ATTENTION("naive attention with slopes", 0, NAIVE | SLOPED),
+    ATTENTION("naive attention with sinks", 0, NAIVE | SUNK),
+    ATTENTION("naive attention with everything", 4, NAIVE | CAPPED | SLOPED | DROPPED | SUNK),
     ACTIVATION(SILU),
     ACTIVATION(GELU),
     ACTIVATION(GELU_TANH),
@@ -457,6 +470,7 @@ static void gradients_are_derivatives(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         check_case(&cases[i]);
     }
+    check_coverage(FILE_GRADIENTS);
 }
 
 /* Streaming against naive attention where there are many blocks, the last ones not full. */

@@ -4,16 +4,21 @@
  * steps equal those of one rank; what changes only when and where things are kept changes no
  * bit.
  *
- * Layouts are the legal ones of the grid below.  `make check` runs a covering set: every pair
- * of values of two settings that is legal at all is in some layout; with SMP_CHECK_FULL in
- * the environment (make check-full) all are run that have sharding full, the default order of
- * prefetch and serial streams, for 20 steps.
+ * Layouts are the legal ones of the grid below.  `make check` runs a covering set for 20
+ * steps: every pair of values of two settings that is legal at all is in some layout.  With
+ * SMP_CHECK_FULL in the environment (make check-full) every legal layout follows, for 2 steps,
+ * so that the second sees what the first updated; each with serial streams or with streams
+ * beside each other, by chance.  SMP_CHECK_PART=I/N runs the I-th of N parts of these, for
+ * processes beside each other; SMP_CHECK_SECONDS ends those of one model after that time, and
+ * how many ran is printed.
  */
 #include "config.h"
 
 #include "tests/exec/ranks.h"
 
 #include "mesh/mesh.h"
+
+#include <time.h>
 
 #define MOE_SETTINGS                                                                        \
     " moe_load_balancing=none moe_z_loss_coeff=0.01 moe_rows_factor=8"
@@ -38,7 +43,10 @@ static const char LLAMA4[] =
 
 /* ---- the grid ---- */
 
-enum { DIMENSIONS = 12, VALUES = 8, SHARDING = 7, ASYNC = 10, OTHER = 11 };
+enum { DIMENSIONS = 12, VALUES = 8, ASYNC = 10 };
+enum { STEPS = 20, FULL_STEPS = 2, MOST_POINTS = 400000 };
+/* Losses fall, and what rounding differs grows little in 20 steps. */
+static const double LR = 0.05;
 
 static const char *const grid[DIMENSIONS][VALUES] = {
     { "1", "2", "4", "8" }, /* ranks */
@@ -56,7 +64,7 @@ static const char *const grid[DIMENSIONS][VALUES] = {
       "checkpointing=full offload=true activation_loading_horizon=2" },
     { "", "async" },
     { "", "loss_chunks=2 attention=naive", "prefetch=none forward_prefetch=false",
-      "reshard_after_forward=false" },
+      "prefetch=backward_post", "reshard_after_forward=false" },
 };
 
 typedef struct point { uint8_t value[DIMENSIONS]; } point;
@@ -103,7 +111,7 @@ typedef struct points { point *at; size_t n; } points;
 /* All legal points, in an order of chance. */
 static points legal_points(const char *config, bool moe)
 {
-    points all = { .at = smp_heap_alloc(200000, sizeof(point)) };
+    points all = { .at = smp_heap_alloc(MOST_POINTS, sizeof(point)) };
     point p = { 0 };
     tiny t[4];
     smp_settings plain;
@@ -123,7 +131,7 @@ static points legal_points(const char *config, bool moe)
         settings_of(p, moe, text, sizeof text);
         tiny_set(of, text);
         if (smp_job_try(&of->job)) { /* with serial streams and with others */
-            assert_true(all.n + 2 <= 200000);
+            assert_true(all.n + 2 <= MOST_POINTS);
             all.at[all.n] = all.at[all.n + 1] = p;
             all.at[all.n + 1].value[ASYNC] = 1;
             all.n += 2;
@@ -191,35 +199,81 @@ static points covering_points(points all)
     }
 }
 
-static void check_layouts(const char *config, bool moe)
+/* Leaves those with serial streams. */
+static void keep_serial(points *all)
 {
-    bool full = getenv("SMP_CHECK_FULL") != NULL;
-    uint32_t steps = full ? 20 : 3;
-    points all = legal_points(config, moe), some = covering_points(all);
-    points run = full ? all : some;
+    size_t n = 0;
+
+    for (size_t i = 0; i < all->n; i++) {
+        if (all->at[i].value[ASYNC] == 0) {
+            all->at[n++] = all->at[i];
+        }
+    }
+    all->n = n;
+}
+
+static void check_layout(const char *config, bool moe, point p, const trained *one,
+                         uint32_t steps)
+{
+    char text[512];
+    trained other;
+
+    settings_of(p, moe, text, sizeof text);
+    other = train_job(config, text, ranks_of(p), p.value[ASYNC] > 0, steps, LR);
+    compare_trained(text, &other, one, steps, 1e-5);
+    trained_free(&other);
+}
+
+static trained train_alone(const char *config, bool moe, uint32_t steps)
+{
     char text[512];
     trained one;
-    size_t n_run = 0;
 
     settings_of((point){ .value = { [8] = 5 } }, moe, text, sizeof text);
-    one = train_job(config, text, 1, false, steps, 0.1);
+    one = train_job(config, text, 1, false, steps, LR);
     /* A choice by less than rounding could fall differently elsewhere. */
     assert_true(!moe || one.gap > 1e-6);
-    for (size_t i = 0; i < run.n; i++) {
-        trained other;
+    return one;
+}
 
-        if (full && (run.at[i].value[SHARDING] || run.at[i].value[ASYNC]
-                     || run.at[i].value[OTHER])) {
-            continue;
-        }
-        n_run++;
-        settings_of(run.at[i], moe, text, sizeof text);
-        other = train_job(config, text, ranks_of(run.at[i]), run.at[i].value[ASYNC] > 0,
-                          steps, 0.1);
-        compare_trained(text, &other, &one, steps, 1e-5);
-        trained_free(&other);
+static void check_every(const char *config, bool moe, points all)
+{
+    const char *part = getenv("SMP_CHECK_PART"), *seconds = getenv("SMP_CHECK_SECONDS");
+    time_t end = time(NULL) + (seconds ? (time_t)atol(seconds) : (time_t)1 << 30);
+    trained one = train_alone(config, moe, FULL_STEPS);
+    unsigned long of = 1, n = 1;
+    size_t ran = 0;
+
+    if (part) {
+        assert_int_equal(sscanf(part, "%lu/%lu", &of, &n), 2);
+        assert_true(of >= 1 && of <= n);
     }
-    print_message("%zu of %zu legal layouts; least gap %.2g\n", n_run, all.n, one.gap);
+    for (size_t i = of - 1; i < all.n && time(NULL) < end; i += n) {
+        uint32_t u[4];
+        point p = all.at[i];
+
+        smp_random4(18, 0, i, u);
+        p.value[ASYNC] = u[0] % 2;
+        check_layout(config, moe, p, &one, FULL_STEPS);
+        ran++;
+    }
+    print_message("every: %zu of %zu legal layouts for %d steps\n", ran, all.n, FULL_STEPS);
+    trained_free(&one);
+}
+
+static void check_layouts(const char *config, bool moe)
+{
+    points all = legal_points(config, moe), some = covering_points(all);
+    trained one = train_alone(config, moe, STEPS);
+
+    for (size_t i = 0; i < some.n; i++) {
+        check_layout(config, moe, some.at[i], &one, STEPS);
+    }
+    print_message("pairs: %zu layouts for %d steps; least gap %.2g\n", some.n, STEPS, one.gap);
+    if (getenv("SMP_CHECK_FULL")) {
+        keep_serial(&all);
+        check_every(config, moe, all);
+    }
     trained_free(&one);
     free(all.at);
     free(some.at);

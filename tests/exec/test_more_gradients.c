@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operations that not every family has, and their gradients, against formulas in double:
- * experts, latent attention, norms of q and k, bounds, gates, sinks.
+ * experts, latent attention, bounds, gates.
  */
 #include "config.h"
 
@@ -334,158 +334,6 @@ static void clip_run(const gradient_case *c, const float *x, float *y, const flo
     LAUNCH(smp_cpu_clip_grad, DIMS(c->n_in), 0, dx, (float *)(void *)mask);
 }
 
-/* ---- norms: with 1 + weight, with a tail that is copied; of q and k in every form ---- */
-
-enum { ROWS = 3, WIDTH = 6, TAIL = 2, ROW = WIDTH + TAIL };
-
-static void normed(const double *x, const double *w, const double *b, int n, bool layer,
-                   double *y)
-{
-    double mean = 0, var = 0;
-
-    for (int i = 0; i < n && layer; i++) {
-        mean += x[i] / n;
-    }
-    for (int i = 0; i < n; i++) {
-        var += (x[i] - mean) * (x[i] - mean) / n;
-    }
-    for (int i = 0; i < n; i++) {
-        y[i] = (x[i] - mean) / sqrt(var + model.norm_eps) * (model.norm_offset + w[i])
-               + (b ? b[i] : 0);
-    }
-}
-
-static void tail_reference(const gradient_case *c, const double *x, double *y)
-{
-    model.norm_offset = (double)c->kind;
-    memcpy(y, x, ROWS * ROW * sizeof *y);
-    for (int i = 0; i < ROWS; i++) {
-        normed(x + i * ROW, x + ROWS * ROW, NULL, WIDTH, false, y + i * ROW);
-    }
-}
-
-static void tail_run(const gradient_case *c, const float *x, float *y, const float *dy,
-                     float *dx)
-{
-    model.norm_offset = (double)c->kind;
-    LAUNCH(smp_cpu_norm, DIMS(ROWS, WIDTH, SMP_NORM_RMS, TAIL), 0, in(x), in(x) + ROWS * ROW,
-           y);
-    LAUNCH(smp_cpu_norm_grad, DIMS(ROWS, WIDTH, SMP_NORM_RMS, TAIL), 0, in(dy), in(x),
-           in(x) + ROWS * ROW, dx, dx + ROWS * ROW);
-}
-
-enum { HEADS = 4, KV = 2, DIM = 3, QKV = (HEADS + 2 * KV) * DIM, Q_N = HEADS * DIM,
-       K_N = KV * DIM };
-
-/* Elements of a case's weights of q, of k. */
-static int q_weights(const gradient_case *c)
-{
-    return c->kind == SMP_QK_SHARED ? DIM : Q_N;
-}
-
-static int k_weights(const gradient_case *c)
-{
-    return c->kind == SMP_QK_SHARED ? DIM : K_N;
-}
-
-static void qk_reference(const gradient_case *c, const double *x, double *y)
-{
-    const double *q = x + ROWS * QKV, *k = q + q_weights(c);
-    const double *qb = c->flags ? k + k_weights(c) : NULL, *kb = qb ? qb + q_weights(c) : NULL;
-
-    model.norm_offset = 0;
-    memcpy(y, x, ROWS * QKV * sizeof *y);
-    for (int t = 0; t < ROWS; t++) {
-        const double *in_x = x + t * QKV;
-        double *out = y + t * QKV;
-
-        if (c->kind == SMP_QK_WHOLE) {
-            normed(in_x, q, NULL, Q_N, false, out);
-            normed(in_x + Q_N, k, NULL, K_N, false, out + Q_N);
-            continue;
-        }
-        for (int h = 0; h < HEADS + KV; h++) {
-            int of = h < HEADS ? h : h - HEADS, at = c->kind == SMP_QK_OWN ? of * DIM : 0;
-            const double *bias = h < HEADS ? qb : kb;
-
-            normed(in_x + h * DIM, (h < HEADS ? q : k) + at, bias ? bias + at : NULL, DIM,
-                   c->flags != 0 || c->kind == SMP_QK_OWN, out + h * DIM);
-        }
-    }
-}
-
-static void qk_run(const gradient_case *c, const float *x, float *y, const float *dy, float *dx)
-{
-    int nq = q_weights(c), nk = k_weights(c);
-    float *q = in(x) + ROWS * QKV, *b = q + nq + nk, *dq = dx + ROWS * QKV, *db = dq + nq + nk;
-    float raw[ROWS * QKV];
-    uint64_t kind = c->flags || c->kind == SMP_QK_OWN ? SMP_NORM_LAYER : SMP_NORM_RMS;
-
-    model.norm_offset = 0;
-    memcpy(y, x, ROWS * QKV * sizeof *y);
-    memcpy(dx, dy, ROWS * QKV * sizeof *y);
-    LAUNCH(smp_cpu_qk_norm, DIMS(ROWS, HEADS, KV, DIM, kind, c->kind), 0, y, q, q + nq, raw,
-           c->flags ? b : NULL, b + nq);
-    LAUNCH(smp_cpu_qk_norm_grad, DIMS(ROWS, HEADS, KV, DIM, kind, c->kind), 0, dx, raw, q,
-           q + nq, dq, dq + nq, c->flags ? db : NULL, db + nq);
-}
-
-/* ---- norms without weights, and q by its position: two sequences of two tokens ---- */
-
-static void rms_reference(const gradient_case *c, const double *x, double *y)
-{
-    double ones[DIM];
-
-    (void)c;
-    for (int i = 0; i < DIM; i++) {
-        ones[i] = 1;
-    }
-    memcpy(y, x, ROWS * QKV * sizeof *y);
-    for (int i = 0; i < ROWS * (HEADS + KV); i++) {
-        int at = i / (HEADS + KV) * QKV + i % (HEADS + KV) * DIM;
-
-        normed(x + at, ones, NULL, DIM, false, y + at);
-    }
-}
-
-static void rms_run(const gradient_case *c, const float *x, float *y, const float *dy,
-                    float *dx)
-{
-    float rstd[ROWS * (HEADS + KV)];
-
-    (void)c;
-    memcpy(y, x, ROWS * QKV * sizeof *y);
-    memcpy(dx, dy, ROWS * QKV * sizeof *y);
-    LAUNCH(smp_cpu_qk_rms, DIMS(ROWS, HEADS, KV, DIM), 0, y, rstd);
-    LAUNCH(smp_cpu_qk_rms_grad, DIMS(ROWS, HEADS, KV, DIM), 0, dx, y, rstd);
-}
-
-/* Positions 0 .. 4 with a floor of 2: 0, 1, 1, 2, 2 steps. */
-enum { T_TOKENS = 5 };
-
-static void temper_reference(const gradient_case *c, const double *x, double *y)
-{
-    static const double steps[T_TOKENS] = { 0, 1, 1, 2, 2 };
-
-    (void)c;
-    memcpy(y, x, T_TOKENS * QKV * sizeof *y);
-    for (int i = 0; i < T_TOKENS * Q_N; i++) {
-        y[i / Q_N * QKV + i % Q_N] *= 1 + 0.75 * log(1 + steps[i / Q_N]);
-    }
-}
-
-static void temper_run(const gradient_case *c, const float *x, float *y, const float *dy,
-                       float *dx)
-{
-    (void)c;
-    block.attention.temperature = 0.75;
-    block.attention.temperature_floor = 2;
-    memcpy(y, x, T_TOKENS * QKV * sizeof *y);
-    memcpy(dx, dy, T_TOKENS * QKV * sizeof *y);
-    LAUNCH(smp_cpu_temper, DIMS(T_TOKENS, HEADS, KV, DIM, T_TOKENS), 0, y);
-    LAUNCH(smp_cpu_temper, DIMS(T_TOKENS, HEADS, KV, DIM, T_TOKENS), 0, dx);
-}
-
 /* ---- latent attention ---- */
 
 enum { L_HEADS = 2, NOPE = 3, TURNED = 4, L_V = 2, LATENT = 5, L_ROW = LATENT + TURNED,
@@ -544,8 +392,6 @@ static void latent_run(const gradient_case *c, const float *x, float *y, const f
     model.rope_interleaved = false;
 }
 
-#define QK(text, form, bias, n)                                                             \
-    { text, ROWS *QKV + (n) * (1 + (bias)), ROWS *QKV, qk_reference, qk_run, form, bias }
 #define ROUTE(text, mode) { text, TOKENS *EXPERTS, TOKENS *TOP, route_reference, route_run, \
                             (mode), 0 }
 
@@ -569,14 +415,6 @@ static const gradient_case cases[] = {
     { "swiglu in bounds", 2 * S_ROWS * S_FFN, S_ROWS * S_FFN, swiglu_reference, swiglu_run, 0,
       0 },
     { "clip", 40, 40, clip_reference, clip_run, 0, 0 },
-    { "norm with a tail", ROWS * ROW + WIDTH, ROWS * ROW, tail_reference, tail_run, 0, 0 },
-    { "norm by 1 + weight", ROWS * ROW + WIDTH, ROWS * ROW, tail_reference, tail_run, 1, 0 },
-    QK("norm of q and k", SMP_QK_SHARED, 0, 2 * DIM),
-    QK("norm of q and k with biases", SMP_QK_SHARED, 1, 2 * DIM),
-    QK("norm of q and k by own weights", SMP_QK_OWN, 0, Q_N + K_N),
-    QK("norm of q and k over all heads", SMP_QK_WHOLE, 0, Q_N + K_N),
-    { "norm of q and k without weights", ROWS * QKV, ROWS * QKV, rms_reference, rms_run, 0, 0 },
-    { "q by its position", T_TOKENS * QKV, T_TOKENS * QKV, temper_reference, temper_run, 0, 0 },
     { "latent", TOKENS * (L_Q + L_KV + L_ROW), TOKENS * L_QKV, latent_reference, latent_run, 0,
       0 },
     { "latent, neighbours turn", TOKENS * (L_Q + L_KV + L_ROW), TOKENS * L_QKV,
@@ -592,9 +430,9 @@ static void gradients_are_derivatives(void **state)
     }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         check_case(&cases[i]);
-        model.norm_offset = 0;
         plan_operand = UINT32_MAX;
     }
+    check_coverage(FILE_MORE_GRADIENTS);
 }
 
 static const struct CMUnitTest tests[] = {

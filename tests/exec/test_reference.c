@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loss and gradients of tiny models of each family against PyTorch in float64
- * (reference/reference.py): the norm of every parameter's gradient and its product with a
- * pattern of noise, which no permutation or transposition survives.
+ * Loss, logits and gradients of tiny models of each family against PyTorch in float64
+ * (reference/reference.py): the norm of each token's logits and of every parameter's gradient
+ * and its product with a pattern of noise, which no permutation or transposition survives.
  */
 #include "config.h"
 
@@ -145,6 +145,56 @@ static void check_gradients(void *context, const smp_owned *o)
     }
 }
 
+/* ---- logits, on their way into the loss ---- */
+
+static struct {
+    const smp_job *job;
+    int n;
+    double norm[BATCH * SEQ], dot[BATCH * SEQ];
+} logits;
+
+/* The device, which also keeps what the loss reads, scaled and capped as the model says. */
+static void watch_launch(smp_device *device, smp_stream stream, const smp_launch *l)
+{
+    const uint64_t *d = l->task->dims;
+    const smp_job *job = logits.job;
+    uint64_t first = l->micro_batch * job->settings.micro_batch * SEQ + d[2];
+    double cap = job->model->logit_softcap;
+
+    for (uint64_t i = 0; l->task->op == SMP_OP_LOSS && i < d[0]; i++) {
+        const float *row = (const float *)l->at[0] + i * d[1];
+        double norm = 0, dot = 0;
+
+        for (uint64_t j = 0; j < job->model->vocab; j++) {
+            double x = (double)row[j] * job->model->logit_scale;
+
+            x = cap > 0 ? cap * tanh(x / cap) : x;
+            norm += x * x;
+            dot += x * noise("logits.", "", j);
+        }
+        assert_true(first + i < BATCH * SEQ);
+        logits.norm[first + i] = sqrt(norm);
+        logits.dot[first + i] = dot;
+        logits.n++;
+    }
+    smp_device_cpu.launch(device, stream, l);
+}
+
+static void check_logits(const reference *r)
+{
+    assert_int_equal(logits.n, BATCH * SEQ);
+    for (int i = 0; i < BATCH * SEQ; i++) {
+        const reference_logits *e = &r->logits[i];
+
+        if (!(fabs(logits.norm[i] - e->norm) <= 1e-5 * e->norm)
+            || !(fabs(logits.dot[i] - e->dot) <= 1e-5 * e->norm)) {
+            fail_msg("%s: logits of token %d: norm %.9g, expected %.9g; product %.9g, "
+                     "expected %.9g", r->name, i, logits.norm[i], e->norm, logits.dot[i],
+                     e->dot);
+        }
+    }
+}
+
 static void run_step(tiny *t, check *c, double expected_loss)
 {
     int32_t ids[BATCH * SEQ], targets[BATCH * SEQ];
@@ -171,10 +221,12 @@ static void compare(const reference *r, const char *settings)
     tiny t;
     check c = { .name = r->name, .expected = r->gradients, .n = r->n };
     smp_mesh *mesh = NULL;
-    smp_runner_options options = { .device = &smp_device_cpu,
+    smp_device_ops watching = smp_device_cpu;
+    smp_runner_options options = { .device = &watching,
                                    .device_options = { .threads = 1 },
                                    .comm = &smp_comm_threads };
 
+    watching.launch = watch_launch;
     tiny_open(&t, r->config, 1, SEQ, BATCH);
     tiny_set(&t, settings);
     check_ok(smp_job_resolve(&t.job, t.errors), t.errors);
@@ -182,7 +234,10 @@ static void compare(const reference *r, const char *settings)
     check_ok(smp_mesh_create(&t.job, t.errors, &mesh), t.errors);
     check_ok(smp_threads_create(1, 10, t.errors, &options.world), t.errors);
     check_ok(smp_runner_create(&t.job, mesh, 0, &options, t.errors, &c.runner), t.errors);
+    logits.job = &t.job;
+    logits.n = 0;
     run_step(&t, &c, r->loss);
+    check_logits(r);
     smp_runner_destroy(c.runner);
     smp_comm_threads.destroy(options.world);
     smp_mesh_destroy(mesh);

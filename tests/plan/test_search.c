@@ -183,6 +183,9 @@ static void test_evaluate(void **state)
             check_ok(smp_evaluate(&job, true, s.errors, &quick, NULL, &simulated), s.errors);
             check_ok(smp_evaluate_fully(&job, s.errors, &full), s.errors);
             check_equal_reports(&quick, &full);
+            int64_t step_ps = 0;
+            check_ok(smp_evaluate_time(&job, s.errors, &step_ps, NULL), s.errors);
+            check_i64(step_ps, full.step_ps);
             extended += simulated < job.micro_batches;
         } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
         smp_plan_space_destroy(space);
@@ -191,10 +194,12 @@ static void test_evaluate(void **state)
     assert_true(extended > 20);
 }
 
-/* No bound is above the truth, and dominance holds, on every point of random spaces. */
+/* No bound is above the truth, dominance holds, and sharing memory costs no time, on every
+ * point of random spaces. */
 static void test_bounds(void **state)
 {
     (void)state;
+    size_t n = 0;
     for (uint64_t seed = 200; seed < 220; seed++) {
         small s;
         small_create(&s, seed);
@@ -213,9 +218,10 @@ static void test_bounds(void **state)
             assert_true(mesh <= a->report.step_ps);
             assert_true(bytes <= a->report.memory.peak_bytes);
             int64_t alone = 0;
-            smp_report report;
-            check_ok(smp_evaluate(&a->job, false, s.errors, &report, &alone, NULL), s.errors);
-            check_i64(report.step_ps, a->report.step_ps);
+            int64_t apart = 0;
+            check_ok(smp_evaluate_time(&a->job, s.errors, &apart, &alone), s.errors);
+            check_i64(apart, a->report.step_ps);
+            n++;
             assert_true(alone <= a->report.step_ps);
             for (size_t j = 0; j < all.n; j++) {
                 assert_true(!smp_point_dominates(&a->point, &all.at[j].point) ||
@@ -227,6 +233,7 @@ static void test_bounds(void **state)
         smp_bounds_destroy(bounds);
         small_destroy(&s);
     }
+    assert_true(n > 2000);
 }
 
 static int compare_bytes(const void *left, const void *right)
@@ -336,6 +343,40 @@ static void test_no_prune(void **state)
     }
 }
 
+static char *print_with(small *s, uint32_t threads)
+{
+    smp_plan_options options;
+    smp_plan *plan = NULL;
+    char *text = NULL;
+    size_t size = 0;
+    smp_plan_options_init(&options);
+    options.threads = threads;
+    check_ok(smp_plan_search(&s->job, &options, s->errors, &plan), s->errors);
+    FILE *stream = open_memstream(&text, &size);
+    check_ok(smp_plan_print(plan, true, stream, s->errors), s->errors);
+    (void)fclose(stream);
+    smp_plan_destroy(plan);
+    return text;
+}
+
+/* Plans, counts and explanations are the same for any number of threads. */
+static void test_threads(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 500; seed < 504; seed++) {
+        small s;
+        small_create(&s, seed);
+        char *one = print_with(&s, 1);
+        for (uint32_t threads = 2; threads < 8; threads += 3) {
+            char *many = print_with(&s, threads);
+            check_text(many, one);
+            free(many);
+        }
+        free(one);
+        small_destroy(&s);
+    }
+}
+
 /* Layout, dispatcher and order of expert ranks are dimensions where several ranks split the
  * experts, and only there; the best of the space is the one that simulating all of it finds. */
 static void test_expert_dimensions(void **state)
@@ -393,6 +434,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_count),
     cmocka_unit_test(test_evaluate), cmocka_unit_test(test_bounds),
     cmocka_unit_test(test_brute_force), cmocka_unit_test(test_no_prune),
+    cmocka_unit_test(test_threads),
     cmocka_unit_test(test_expert_dimensions),
 };
 

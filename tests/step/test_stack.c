@@ -72,7 +72,7 @@ static void rules(void **state)
            "here: last");
     refuse("stack=fsdp2 checkpointing=full offload=true", "has no offloading that loads ahead");
     refuse("overlap_reduce=false", "must be whole: needs sharding optimizer or none");
-    refuse("efficiency=1.5", "must be at most 1");
+    refuse("efficiency=1.5", "must be from 0.01 to 1");
 }
 
 /* Bytes of the static state of a rank, parameters, gradients and optimizer. */

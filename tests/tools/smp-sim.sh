@@ -131,6 +131,13 @@ check "a flag with a value" wrong "takes no value" --json=yes
 check "not a number" wrong "must be a whole number" $small --global-batch 1e3
 check "negative" wrong "must be a whole number" $small --global-batch -4
 check "2^64" wrong "must be a whole number" $small --global-batch 18446744073709551616
+check "too many micro-batches" wrong "makes 131072 micro-batches" --model Llama-2-7B \
+    --cluster p4d.24xlarge --nodes 1 --global-batch 1048576
+check "a step of months" wrong "must be at most 13" --model gpt2 --cluster cpu --nodes 1 \
+    --global-batch 100000
+sed 's/: 1024/: 1073741824/' "$srcdir/examples/small.json" >"$work/long.json"
+check "counts beyond 2^64" wrong "more than 2^64" --model "$work/long.json" --cluster dgx-h100 \
+    --nodes 1 --seq-len 1073741824
 check "nodes and GPUs" wrong "give one of them" $small --nodes 1
 check "a plan and a model" wrong "cannot be given with a plan" plan.json --model gpt2
 check "no such plan" wrong "no-such-plan" "$work/no-such-plan.json"

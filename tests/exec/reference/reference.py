@@ -3,7 +3,8 @@
 
 Written to reference.h:  python3 reference.py > reference.h   (python3-torch of Debian 12)
 Parameters and tokens come from a formula that tests/exec/test_reference.c has too, so only
-results are stored: the loss, and of each gradient its norm and its product with a pattern.
+results are stored: the loss, of the logits of each token and of each gradient the norm and
+the product with a pattern.
 """
 import json
 import math
@@ -402,6 +403,7 @@ class Model:
         if c.get("head_bias"):
             logits = logits + self.get("head_b", c["vocab"])
         logits = cap(logits * c.get("logit_scale", 1.0), c.get("final_cap"))
+        self.logits = logits.detach().flatten(0, 1)
         lse = torch.log(torch.exp(logits).sum(-1))
         return (lse - logits.gather(2, targets[..., None])[..., 0]).mean()
 
@@ -608,9 +610,11 @@ HEAD = """/* SPDX-License-Identifier: Apache-2.0 */
 #include <stddef.h>
 
 typedef struct reference_gradient { const char *name; double norm, dot; } reference_gradient;
+typedef struct reference_logits { double norm, dot; } reference_logits;
 typedef struct reference {
     const char *name, *family, *config, *settings;
     double loss;
+    const reference_logits *logits; /* of each token */
     const reference_gradient *gradients;
     size_t n;
 } reference;"""
@@ -633,6 +637,11 @@ def main():
             dot = (g * noise("probe." + key, len(g))).sum().item()
             print(f'    {{ "{key}", {g.norm().item():.15e}, {dot:.15e} }},')
         print("};")
+        print(f"static const reference_logits {name}_logits[] = {{")
+        for row in model.logits:
+            dot = (row * noise("logits.", len(row))).sum().item()
+            print(f"    {{ {row.norm().item():.9e}, {dot:.9e} }},")
+        print("};")
         text = json.dumps(hf).replace('"', '\\"')
         lines = [text[i : i + 80] for i in range(0, len(text), 80)]
         while any(line.endswith("\\") for line in lines[:-1]):
@@ -649,7 +658,7 @@ def main():
             settings = (f"moe_load_balancing=aux_loss moe_aux_loss_coeff={m['aux']} "
                         f"moe_z_loss_coeff={m['z']}")
         print(f'    {{ "{name}", "{hf["model_type"]}", {name}_config,\n      "{settings}",')
-        print(f"      {name}_loss, {name}_gradients,")
+        print(f"      {name}_loss, {name}_logits, {name}_gradients,")
         print(f"      sizeof {name}_gradients / sizeof {name}_gradients[0] }},")
     print("};\n\n#endif")
 
