@@ -105,14 +105,14 @@ static void time_product(const measured *m, const smp_task *task, double seconds
     }
 }
 
-/* Seconds that a byte takes, read or written. */
+/* Seconds that a byte takes, read or written: as if each thread copied at the rate of one. */
 static void time_copy(const measured *m, double seconds[CLOCKS])
 {
     for (int c = 0; c < CLOCKS; c++) {
-        double start = now_s(c, 1);
+        double start = now_s(c, m->threads);
 
         memcpy(m->to, m->from, COPIED);
-        seconds[c] = (now_s(c, 1) - start) / (2.0 * COPIED);
+        seconds[c] = (now_s(c, m->threads) - start) / (2.0 * COPIED);
     }
 }
 

@@ -164,9 +164,9 @@ static void await(const smp_device *device, smp_event event)
     for (uint32_t i = 0; atomic_load_explicit(&s->done[(event.position - 1) % QUEUE],
                                               memory_order_acquire) < event.position;
          i++) {
-        const struct timespec pause = { 0, i < 1000 ? 20000 : 200000 };
+        const struct timespec pause = { 0, i < 60 ? 20000 : 200000 };
 
-        if (i < 50) {
+        if (i < 20) {
             (void)sched_yield();
         } else {
             (void)nanosleep(&pause, NULL);

@@ -441,6 +441,7 @@ static void keeping_less_changes_no_bit(void **state)
     (void)state;
     check_bits(TINY_LLAMA, "", 1);
     check_bits(TINY_GPT2, "", 1);
+    check_bits(TINY_LLAMA, "tensor_parallel_degree=2", 4);
     check_bits(MIXTRAL, "expert_parallel_degree=2" MOE_SETTINGS, 2);
     check_bits(DEEPSEEK, MOE_SETTINGS, 1);
     check_bits(LLAMA4, "expert_parallel_degree=2" MOE_SETTINGS, 2);
