@@ -7,10 +7,10 @@
  * Layouts are the legal ones of the grid below.  `make check` runs a covering set for 20
  * steps: every pair of values of two settings that is legal at all is in some layout.  With
  * SMP_CHECK_FULL in the environment (make check-full) every legal layout follows, for 2 steps,
- * so that the second sees what the first updated; with serial streams, one in eight with streams
- * beside each other, by chance.  SMP_CHECK_PART=I/N runs the I-th of N parts of these, for
- * processes beside each other; SMP_CHECK_SECONDS ends those of one model after that time, and
- * how many ran is printed.
+ * so that the second sees what the first updated; streams are serial, but in one layout of
+ * eight, by chance, beside each other.  SMP_CHECK_PART=I/N runs the I-th of N parts of these,
+ * for processes beside each other; SMP_CHECK_SECONDS ends those of one model after that time,
+ * and how many ran is printed.
  */
 #include "config.h"
 
