@@ -424,9 +424,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_impossible_pins), cmocka_unit_test(test_objectives),
     cmocka_unit_test(test_same_twice),  cmocka_unit_test(test_round_trip),
     cmocka_unit_test(test_older),       cmocka_unit_test(test_tampered),
-       cmocka_unit_test(test_place),
-    cmocka_unit_test(test_truncated),   cmocka_unit_test(test_export),
-    cmocka_unit_test(test_pareto),
+    cmocka_unit_test(test_place),       cmocka_unit_test(test_truncated),
+    cmocka_unit_test(test_export),      cmocka_unit_test(test_pareto),
 };
 
 CHECK_MAIN(tests)
