@@ -21,7 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 64, KEYS = 128 };
+/* OpenBLAS gives a product of more than 2^18 multiplications to threads of its own (its
+ * interface/gemm.c: 65536 x GEMM_MULTITHREAD_THRESHOLD), which would fight those that share the
+ * heads here: blocks stay below. */
+enum { ROWS = 64, KEYS = 64, ALONE = 1 << 18 };
 
 /* A block of the matrix of logits: queries i0 .. i0 + rows, keys j0 .. j0 + keys. */
 typedef struct tile { uint64_t i0, rows, j0, keys; } tile;
@@ -41,10 +44,20 @@ static uint64_t first_key(const smp_head *h, uint64_t i0)
     return first_seen(h, i0) / KEYS * KEYS;
 }
 
+/* Queries of a block; the last one may have fewer. */
+static uint64_t rows_of(const smp_heads *all)
+{
+    uint64_t wide = all->d > all->dv ? all->d : all->dv, rows = ALONE / (KEYS * wide);
+
+    return rows > ROWS ? ROWS : rows > 0 ? rows : 1;
+}
+
 /* Queries of the block that begins at i0. */
 static uint64_t rows_from(const smp_head *h, uint64_t i0)
 {
-    return h->all->seq - i0 < ROWS ? h->all->seq - i0 : ROWS;
+    uint64_t rows = rows_of(h->all);
+
+    return h->all->seq - i0 < rows ? h->all->seq - i0 : rows;
 }
 
 /* Past the last key that queries up to i0 + rows - 1 see. */
@@ -208,7 +221,7 @@ static void attend_loop(void *context, uint64_t first, uint64_t end)
     for (uint64_t i = first; i < end; i++) {
         smp_head h = smp_head_of(all, i / all->heads, i % all->heads);
 
-        for (uint64_t i0 = 0; i0 < all->seq; i0 += ROWS) {
+        for (uint64_t i0 = 0; i0 < all->seq; i0 += rows_of(all)) {
             forward_rows(&h, i0, scratch);
         }
     }
@@ -347,7 +360,7 @@ static void backward_head(const smp_head *h, grads *g)
                          all->y.token };
     memset(g->dq, 0, h->all->seq * h->all->d * sizeof *g->dq);
     make_means(h, g);
-    for (uint64_t i0 = 0; i0 < h->all->seq; i0 += ROWS) {
+    for (uint64_t i0 = 0; i0 < all->seq; i0 += rows_of(all)) {
         uint64_t rows = rows_from(h, i0), end = keys_end(h, i0, rows);
 
         for (uint64_t j0 = first_key(h, i0); j0 < end; j0 += KEYS) {
