@@ -302,8 +302,9 @@ smp_status smp_settings_export(const smp_settings *settings, const char *path,
     smp_out_object(&out, NULL);
     for (size_t i = 0; i < n; i++) {
         (void)smp_settings_get(settings, table[i].key, value, sizeof(value));
+        const bool software = i >= SMP_KEY_STACK; /* figures of a rule, not of the user */
         if (!table[i].smp_v2 && !table[i].searched && !smp_key_given(settings, (smp_key)i) &&
-            strcmp(value, table[i].initial) == 0) {
+            (software || strcmp(value, table[i].initial) == 0)) {
             continue;
         }
         out_value(&out, (smp_key)i, table[i].key, value);

@@ -237,7 +237,8 @@ static char *setting_text(const smp_json *json, const cJSON *value, smp_arena *a
                                  : smp_arena_strndup(arena, source, n);
 }
 
-/* Every key must be there: a plan does not rest on the defaults of whoever reads it. */
+/* Every key is written; one that is absent is newer than the plan, and the default of a new key
+ * means what was done before there was the key. */
 static void read_settings(const smp_reader *root, smp_arena *arena, smp_settings *settings)
 {
     smp_reader r;
@@ -248,7 +249,7 @@ static void read_settings(const smp_reader *root, smp_arena *arena, smp_settings
     }
     smp_read_reject_unknown(&r, smp_setting_keys());
     for (size_t i = 0; i < n; i++) {
-        const cJSON *value = smp_read_member(&r, table[i].key, true);
+        const cJSON *value = smp_read_member(&r, table[i].key, false);
         if (!value) {
             continue;
         }

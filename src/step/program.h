@@ -364,8 +364,8 @@ struct smp_step {
 SMP_CHECK smp_status smp_program_plan_memory(smp_program *program, smp_errors *errors);
 /* The same places; safety_bytes stays 0. */
 SMP_CHECK smp_status smp_program_plan_arena(smp_program *program, smp_errors *errors);
-/* Instead of a plan: every ring slot and scratch buffer at a place of its own, so that no wait
- * comes from sharing and no step ends later than with a plan.  live_bytes stays 0. */
+/* Instead of a plan: every ring slot and scratch buffer at a place of its own.  A step takes
+ * exactly as long as with a plan (memory.c).  live_bytes stays 0. */
 SMP_CHECK smp_status smp_program_place_apart(smp_program *program, smp_errors *errors);
 SMP_CHECK smp_status smp_program_derive_waits(smp_program *program, smp_errors *errors);
 /* Proof for one program: every two conflicting accesses are ordered by a happens-before

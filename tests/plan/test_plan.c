@@ -276,6 +276,29 @@ static void check_tampered(const char *text, const char *old, const char *new_pa
     free(changed);
 }
 
+/* A plan from before there was a setting: the line of the key is not there. */
+static void test_older(void **state)
+{
+    (void)state;
+    small s;
+    size_t n = 0;
+    char *text = plan_text(&s, &n);
+    smp_planned *planned = NULL;
+    char *line = strstr(text, "\"offload_layers\"");
+    assert_non_null(line);
+    const char *next = strchr(line, '\n') + 1;
+    memmove(line, next, strlen(next) + 1);
+    check_ok(smp_plan_read(check_file(text, strlen(text)), s.errors, &planned), s.errors);
+    smp_job job = planned->job;
+    smp_report report;
+    check_ok(smp_job_resolve(&job, s.errors), s.errors);
+    check_ok(smp_evaluate_fully(&job, s.errors, &report), s.errors);
+    check_i64(report.step_ps, planned->predicted.step_ps);
+    free(text);
+    smp_planned_destroy(planned);
+    small_destroy(&s);
+}
+
 static void test_tampered(void **state)
 {
     (void)state;
@@ -400,9 +423,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_405b_on_one_node), cmocka_unit_test(test_pins),
     cmocka_unit_test(test_impossible_pins), cmocka_unit_test(test_objectives),
     cmocka_unit_test(test_same_twice),  cmocka_unit_test(test_round_trip),
-    cmocka_unit_test(test_tampered),    cmocka_unit_test(test_place),
-    cmocka_unit_test(test_truncated),   cmocka_unit_test(test_export),
-    cmocka_unit_test(test_pareto),
+    cmocka_unit_test(test_older),       cmocka_unit_test(test_tampered),
+    cmocka_unit_test(test_place),       cmocka_unit_test(test_truncated),
+    cmocka_unit_test(test_export),      cmocka_unit_test(test_pareto),
 };
 
 CHECK_MAIN(tests)
