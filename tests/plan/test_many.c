@@ -111,7 +111,8 @@ static void test_no_prune(void **state)
         }
         small_destroy(&s);
     }
-    assert_true(pruned > 1000); /* else the bounds are idle */
+    /* Else the bounds are idle.  Few: points are simulated 16 at a time, spaces are small. */
+    assert_true(pruned > 500);
 }
 
 /* Checks the bounds of a point against its simulation, and takes its time if it fits and is

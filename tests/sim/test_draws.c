@@ -11,12 +11,6 @@
 
 #include <math.h>
 
-#define MIXTRAL                                                                               \
-    "{\"model_type\": \"mixtral\", \"num_hidden_layers\": 4, \"hidden_size\": 512, "          \
-    "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"intermediate_size\": 1024, "   \
-    "\"vocab_size\": 1024, \"num_local_experts\": 8, \"num_experts_per_tok\": 2, "            \
-    "\"max_position_embeddings\": 4096, \"tie_word_embeddings\": false}"
-
 /* The expected value is what draws have on average, and no draw is below 1. */
 static void draws_have_their_mean(void **state)
 {
@@ -56,7 +50,7 @@ static int64_t step_ps(const char *settings)
     int64_t ps;
 
     /* long enough for rows to matter more than launches */
-    bench_open(&b, MIXTRAL, 8, 4096, 32, settings);
+    bench_open(&b, MIXTRAL(4, 8, 2), 8, 4096, 32, settings);
     bench_lower(&b);
     check_ok(smp_simulate(&b.job, b.step, b.errors, &simulation), b.errors);
     ps = smp_simulation_report(simulation)->step_ps;
@@ -104,7 +98,7 @@ static void memory_does_not_follow_them(void **state)
     for (int i = 0; i < 2; i++) {
         bench b;
 
-        bench_open(&b, MIXTRAL, 8, S, 8, settings[i]);
+        bench_open(&b, MIXTRAL(4, 8, 2), 8, S, 8, settings[i]);
         bench_lower(&b);
         bytes[i] = b.step->programs[0]->arena_bytes;
         bench_close(&b);
