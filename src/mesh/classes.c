@@ -91,26 +91,6 @@ typedef struct refinement {
 
 enum { PLACEMENT_WORDS = 6, OWN_WORDS = 1 + SMP_GROUPS * PLACEMENT_WORDS };
 
-/* Whether nodes are full and their borders cut the axes evenly.  Then ranks a number of nodes
- * apart differ by steps along axes, which map groups to groups and nodes to nodes and keep
- * places inside nodes: groups of ranks at the same place of their nodes lie alike. */
-static bool nodes_are_alike(const smp_mesh *mesh)
-{
-    uint32_t left = mesh->gpus_per_node;
-
-    if (mesh->world % left != 0) {
-        return false;
-    }
-    for (int a = 0; a < (int)SMP_AXES && left > 1; a++) {
-        const uint32_t degree = mesh->degree[mesh->order[a]];
-        if (degree % left != 0 && left % degree != 0) {
-            return false;
-        }
-        left = degree % left == 0 ? 1 : left / degree;
-    }
-    return left == 1;
-}
-
 static void keep_placement(const refinement *r, smp_group group, uint32_t rank,
                            const uint32_t words[PLACEMENT_WORDS])
 {
@@ -177,7 +157,7 @@ static void colour_by_place(refinement *r, const uint32_t *colour_of_rank)
 {
     uint32_t world = r->mesh->world;
 
-    const bool alike = nodes_are_alike(r->mesh);
+    const bool alike = smp_mesh_nodes_alike(r->mesh);
 
     for (int g = 0; g < (int)SMP_GROUPS; g++) {
         if (alike) {

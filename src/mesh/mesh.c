@@ -259,11 +259,21 @@ uint32_t smp_mesh_leaving(const smp_mesh *mesh, smp_group group, uint32_t node)
     return count;
 }
 
-/* `table` holds smp_mesh_leaving of every node, or is NULL. */
-static uint32_t look_up(const uint32_t *table, const smp_mesh *mesh, smp_group group,
-                        uint32_t node)
+bool smp_mesh_nodes_alike(const smp_mesh *mesh)
 {
-    return table != NULL ? table[node] : smp_mesh_leaving(mesh, group, node);
+    uint32_t left = mesh->gpus_per_node;
+
+    if (mesh->world % left != 0) {
+        return false;
+    }
+    for (int a = 0; a < (int)SMP_AXES && left > 1; a++) {
+        const uint32_t degree = mesh->degree[mesh->order[a]];
+        if (degree % left != 0 && left % degree != 0) {
+            return false;
+        }
+        left = degree % left == 0 ? 1 : left / degree;
+    }
+    return left == 1;
 }
 
 void smp_mesh_place(const smp_mesh *mesh, smp_group group, uint32_t rank,
@@ -275,15 +285,17 @@ void smp_mesh_place(const smp_mesh *mesh, smp_group group, uint32_t rank,
     smp_placement p = {.ranks = digits->ranks, .nodes = 1, .least_per_node = UINT32_MAX};
     bool wide = node != (first + offset_of_member(digits, digits->ranks - 1)) /
                             mesh->gpus_per_node;
+    bool alike = wide && leaving == NULL && smp_mesh_nodes_alike(mesh);
 
-    p.sharers = wide ? look_up(leaving, mesh, group, node) : 0;
+    p.sharers = !wide ? 0 : leaving ? leaving[node] : smp_mesh_leaving(mesh, group, node);
     for (uint32_t i = 0; i < digits->ranks; i++) {
         uint32_t member = first + offset_of_member(digits, i);
         if (member / mesh->gpus_per_node != node) {
             p.most_per_node = here > p.most_per_node ? here : p.most_per_node;
             p.least_per_node = here < p.least_per_node ? here : p.least_per_node;
             node = member / mesh->gpus_per_node;
-            uint32_t sharers = look_up(leaving, mesh, group, node);
+            uint32_t sharers = leaving ? leaving[node]
+                               : alike ? p.sharers : smp_mesh_leaving(mesh, group, node);
             p.sharers = sharers > p.sharers ? sharers : p.sharers;
             p.nodes++;
             here = 0;
