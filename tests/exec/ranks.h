@@ -261,7 +261,7 @@ static inline trained train_dealt(const char *config, const char *settings, uint
                                   bool async, uint32_t steps, double lr, uint32_t dealt)
 {
     tiny t;
-    trained out = { .gap = INFINITY };
+    trained out = { .gap = HUGE_VAL };
     training run = { .async = async, .steps = steps, .lr = lr, .dealt = dealt, .out = &out };
     smp_mesh *mesh = NULL;
 
@@ -278,7 +278,7 @@ static inline trained train_dealt(const char *config, const char *settings, uint
     run.job = &t.job;
     run.mesh = mesh;
     assert_int_equal(pthread_mutex_init(&run.lock, NULL), 0);
-    least_gap = INFINITY;
+    least_gap = HUGE_VAL;
     run_ranks(&run, settings);
     out.gap = least_gap;
     (void)pthread_mutex_destroy(&run.lock);

@@ -66,7 +66,7 @@ static bool draw_job(tiny *t, uint64_t number)
     size_t n_line = sizeof choices / sizeof choices[0];
 
     tiny_open(t, model, 1u << draw(number, 1, 4), lengths[draw(number, 2, 3)],
-              8 << draw(number, 3, 3));
+              UINT64_C(8) << draw(number, 3, 3));
     for (size_t i = 0; i < n_line; i++) {
         uint32_t n = 0;
 

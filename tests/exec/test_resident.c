@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Arenas of more than 1 GiB: what the process holds in anonymous memory while it trains, all
- * its ranks together, is device arenas + host arenas + OTHER_BYTES, within 5 %.  Only with
- * SMP_CHECK_FULL in the environment (make check-full).
+ * its ranks together, is device arenas + host arenas + OTHER_BYTES, within 5 %.  Part of
+ * `make check-full` alone.
  */
 #include "config.h"
 
@@ -66,10 +66,6 @@ static void check_resident(uint32_t ranks, const char *settings, bool async)
 static void arenas_are_what_is_resident(void **state)
 {
     (void)state;
-    if (!getenv("SMP_CHECK_FULL")) {
-        print_message("only with SMP_CHECK_FULL\n");
-        skip();
-    }
     check_resident(1, "micro_batch=2", false);
     check_resident(2, "micro_batch=2 checkpointing=full offload=true", true);
     check_resident(4, "micro_batch=1 tensor_parallel_degree=2", false);
