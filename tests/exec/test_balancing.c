@@ -46,7 +46,8 @@ static const char *const modes[] = {
     "moe_load_balancing=none capacity_factor=0.8",
     "moe_load_balancing=none capacity_factor=0.8 capacity_policy=position",
     "moe_load_balancing=none capacity_factor=1.1 capacity_pad=true",
-    "moe_load_balancing=sinkhorn capacity_factor=1.1 capacity_policy=position capacity_pad=true",
+    ("moe_load_balancing=sinkhorn capacity_factor=1.1 capacity_pad=true "
+     "capacity_policy=position"),
 };
 
 static void compare_split(const char *config, const split *s, const char *mode)
