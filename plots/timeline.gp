@@ -53,7 +53,7 @@ do for [i = 0:10] {
     set object i + 1 rectangle from screen x, screen y - 7.0/height \
         to screen x + 0.012, screen y + 7.0/height fc rgb colour(i) fs solid noborder
     set label 10 + i word(names, i + 1) at screen x + 0.016, screen y left font ",11"
-    x = x + 0.026 + 0.0058*strlen(word(names, i + 1)) + (i == 6 ? 0.03 : 0)
+    x = x + 0.026 + 0.0062*strlen(word(names, i + 1)) + (i == 6 ? 0.03 : 0)
 }
 do for [p = 1:3] {
     set tmargin at screen 1 - head - (p - 1)*each - 24.0/height
