@@ -111,6 +111,8 @@ typedef struct noise_source {
     double *rank_factor, *link_factor, *fixed; /* fixed: rank factors before the spread */
 } noise_source;
 
+enum { MOST_RUNS = 10000 };
+
 static smp_status read_options(const smp_simulation *simulation,
                                const smp_what_if_options *o, smp_arena *arena,
                                smp_errors *errors, smp_ranks_answer *answer,
@@ -125,6 +127,11 @@ static smp_status read_options(const smp_simulation *simulation,
     if (o->rank_spread < 0 || o->rank_spread > SMP_NOISE_MOST_CV) {
         status = smp_fail(errors, SMP_INPUT, &spread, "%g: must be from 0 to %g",
                           o->rank_spread, SMP_NOISE_MOST_CV);
+    }
+    if (o->runs < 1 || o->runs > MOST_RUNS) {
+        const smp_place runs = {.file = "--runs"};
+        status = smp_fail(errors, SMP_INPUT, &runs, "%u: must be from 1 to %d", o->runs,
+                          MOST_RUNS);
     }
     source->fixed = ones(arena, world);
     source->rank_factor = ones(arena, world);

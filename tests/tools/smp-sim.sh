@@ -112,6 +112,7 @@ check "no policy" wrong "must be max_length" $small --lengths uniform:1,5 --pad 
 check "no tokens" wrong "must be a number above 0" $small --tokens 0
 check "a policy without lengths" wrong "need --lengths" $small --pad longest
 check "a save without failures" wrong "need --mtbf" $small --save-time 3
+check "too many runs" wrong "must be from 1 to 10000" $small --jitter 0.1 --runs 100000000
 check "a sweep of noise" wrong "print a table" $small --sweep micro_batch=1,2 --jitter 0.1
 check "an efficiency of next to nothing" wrong "from 0.01 to 1" $small --set efficiency=1e-300
 check "no failures" wrong "would be kept" $small --mtbf 0
