@@ -153,6 +153,11 @@ smp_status smp_file_write(const char *path, const char *bytes, size_t n, smp_err
     if (status != SMP_OK) {
         return status;
     }
-    (void)fwrite(bytes, 1, n, file->stream); /* commit reports what was lost */
+    errno = 0;
+    if (fwrite(bytes, 1, n, file->stream) < n) { /* now, while errno says why */
+        status = fail_system(errors, path, "writing failed", errno ? errno : EIO);
+        smp_file_abandon(file);
+        return status;
+    }
     return smp_file_commit(file, errors);
 }

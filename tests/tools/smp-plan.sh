@@ -36,7 +36,7 @@ status() {
 says() { grep -q -- "$1" "$work/$2"; }
 one_line() { test "$(wc -l <"$work/err")" -eq 1; }
 
-echo 1..27
+echo 1..29
 check "help" status 0 --help
 check "help names the options" says --pareto out
 check "version" status 0 --version
@@ -82,3 +82,12 @@ check "a run in no time" status 3 $run --within 1s
 # shellcheck disable=SC2086
 check "a time without its unit" status 2 $run --within 30
 check "in one line again" one_line
+if test -c /dev/full; then
+    # shellcheck disable=SC2086
+    check "a full disk" status 1 $small -o /dev/full
+    check "says why" says "/dev/full: writing failed: No space left on device" err
+else
+    number=$((number + 2))
+    echo "ok $((number - 1)) - a full disk # SKIP no /dev/full"
+    echo "ok $number - says why # SKIP no /dev/full"
+fi
