@@ -149,6 +149,7 @@ typedef struct smp_lowering {
     uint16_t prefetch_token, load_token, units_token;
     uint16_t comm_token;    /* of collectives of the shard group that share a communicator */
     uint16_t reduce_token;  /* backward has ended */
+    uint16_t reduced_token; /* all gradients are reduced */
     uint16_t update_token;  /* all parameters are updated */
     smp_named *named; uint32_t n_named, cap_named;
     smp_layer_set *spans; uint32_t n_span, cap_span;

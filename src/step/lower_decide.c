@@ -107,6 +107,7 @@ static void decide_stack(smp_lowering *low)
     low->kernels = smp_runtime_kernels(low->runtime, low->set->compile);
     low->loss = low->set->loss_kernel;
     low->comm_token = low->reduce_token = low->update_token = SMP_NO_BUFFER;
+    low->reduced_token = smp_lower_token(low, "gradients");
     if (low->runtime->one_comm) {
         low->comm_token = smp_lower_token(low, "communicator");
     }

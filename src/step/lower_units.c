@@ -492,6 +492,8 @@ static void lower_reduce(smp_lowering *low, const smp_home *home, smp_segments *
 {
     smp_ref to = reduced_ref(low, home);
 
+    uint32_t task0 = low->build.program->n_task;
+
     segments->reduce[second] =
         smp_build_segment(&low->build, second ? "reduce.later" : "reduce");
     if (home->share->accumulates || second) {
@@ -512,6 +514,10 @@ static void lower_reduce(smp_lowering *low, const smp_home *home, smp_segments *
     if (to.buffer != home->shard_grads) {
         add_accumulate(low, home, to, second);
     }
+    if (low->build.program->n_task > task0) {
+        smp_build_extend(&low->build,
+                         (smp_access){ .buffer = low->reduced_token, .reads = true, .bytes = 1 });
+    }
 }
 
 static void lower_squares(smp_lowering *low, const smp_home *home, smp_segments *segments)
@@ -530,8 +536,9 @@ static void lower_squares(smp_lowering *low, const smp_home *home, smp_segments 
     smp_build_task(&low->build, &task,
                    (smp_access[]){ smp_reads(own_of(home, home->shard_grads, home->grad_first,
                                                     home->grad_dtype)),
-                                   smp_updates((smp_ref){ low->scalars, 0, 0, 16 }) },
-                   2);
+                                   smp_updates((smp_ref){ low->scalars, 0, 0, 16 }),
+                                   smp_token(low->reduced_token) },
+                   3);
 }
 
 static void add_optimizer(smp_lowering *low, const smp_home *home)

@@ -347,12 +347,23 @@ uint64_t smp_task_bytes(const smp_task *task);
  * at most the bound; false: the task's work does not depend on it. */
 bool smp_task_scale_rows(smp_task *task, double factor);
 
+/* The ranks of a job.  Jobs that differ in layers of the same kinds, micro-batches and what
+ * saves activations only have the same. */
+typedef struct smp_ranks {
+    smp_mesh *mesh;
+    smp_classes *classes;
+} smp_ranks;
+SMP_CHECK smp_status smp_ranks_create(const smp_job *job, smp_errors *errors,
+                                      smp_ranks *ranks_p);
+void smp_ranks_destroy(smp_ranks *ranks);
+
 struct smp_step {
     smp_arena *arena;
     smp_program **programs; /* one per class */
     uint32_t n_program;
     smp_mesh *mesh;
     smp_classes *classes;
+    bool borrows_ranks;     /* mesh and classes are those of an smp_ranks */
     /* totals of one rank and step, for mfu: model flops per token and so on are in job.h */
     double model_flops;     /* of the whole step over all ranks, without recomputation */
     double hardware_flops;  /* with recomputation */
@@ -378,5 +389,8 @@ SMP_CHECK smp_status smp_step_lower_arena(const smp_job *job, smp_errors *errors
 /* As smp_step_lower, with places apart: for lower bounds of time. */
 SMP_CHECK smp_status smp_step_lower_apart(const smp_job *job, smp_errors *errors,
                                           smp_step **step_p);
+/* The same on ranks that are there; they outlive the step. */
+SMP_CHECK smp_status smp_step_lower_apart_on(const smp_job *job, const smp_ranks *ranks,
+                                             smp_errors *errors, smp_step **step_p);
 
 #endif

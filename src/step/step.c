@@ -189,29 +189,43 @@ static smp_status lower_classes(smp_step *step, const smp_job *job, place_functi
     return status;
 }
 
-static smp_status lower(const smp_job *job, place_function *place, smp_errors *errors,
-                        smp_step **step_p)
+smp_status smp_ranks_create(const smp_job *job, smp_errors *errors, smp_ranks *ranks_p)
 {
-    smp_arena *arena = NULL;
-    smp_step *step = NULL;
-    uint32_t *colours = NULL;
-    smp_status status = check_model(job, errors);
+    smp_ranks ranks = { NULL, NULL };
+    smp_status status = smp_mesh_create(job, errors, &ranks.mesh);
 
-    if (status != SMP_OK) {
-        return status;
-    }
-    arena = smp_arena_create();
-    step = SMP_ARENA_NEW(arena, smp_step);
-    step->arena = arena;
-    status = smp_mesh_create(job, errors, &step->mesh);
     if (status == SMP_OK) {
-        colours = shard_colours(job, step->mesh);
-        status = smp_mesh_classes(step->mesh, colours, errors, &step->classes);
+        uint32_t *colours = shard_colours(job, ranks.mesh);
+
+        status = smp_mesh_classes(ranks.mesh, colours, errors, &ranks.classes);
         free(colours);
     }
-    if (status == SMP_OK) {
-        status = lower_classes(step, job, place, errors);
+    if (status != SMP_OK) {
+        smp_ranks_destroy(&ranks);
+        return status;
     }
+    *ranks_p = ranks;
+    return SMP_OK;
+}
+
+void smp_ranks_destroy(smp_ranks *ranks)
+{
+    smp_classes_destroy(ranks->classes);
+    smp_mesh_destroy(ranks->mesh);
+}
+
+static smp_status lower_on(const smp_job *job, const smp_ranks *ranks, place_function *place,
+                           smp_errors *errors, smp_step **step_p)
+{
+    smp_arena *arena = smp_arena_create();
+    smp_step *step = SMP_ARENA_NEW(arena, smp_step);
+    smp_status status;
+
+    step->arena = arena;
+    step->mesh = ranks->mesh;
+    step->classes = ranks->classes;
+    step->borrows_ranks = true;
+    status = lower_classes(step, job, place, errors);
     if (status != SMP_OK) {
         smp_step_destroy(step);
         return status;
@@ -221,6 +235,36 @@ static smp_status lower(const smp_job *job, place_function *place, smp_errors *e
     step->state_bytes_per_parameter = state_bytes(&job->settings);
     *step_p = step;
     return SMP_OK;
+}
+
+static smp_status lower(const smp_job *job, place_function *place, smp_errors *errors,
+                        smp_step **step_p)
+{
+    smp_ranks ranks = { NULL, NULL };
+    smp_status status = check_model(job, errors);
+
+    if (status == SMP_OK) {
+        status = smp_ranks_create(job, errors, &ranks);
+    }
+    if (status != SMP_OK) {
+        return status;
+    }
+    status = lower_on(job, &ranks, place, errors, step_p);
+    if (status != SMP_OK) {
+        smp_ranks_destroy(&ranks);
+        return status;
+    }
+    (*step_p)->borrows_ranks = false;
+    return SMP_OK;
+}
+
+smp_status smp_step_lower_apart_on(const smp_job *job, const smp_ranks *ranks,
+                                   smp_errors *errors, smp_step **step_p)
+{
+    const smp_status status = check_model(job, errors);
+
+    return status == SMP_OK ? lower_on(job, ranks, smp_program_place_apart, errors, step_p)
+                            : status;
 }
 
 smp_status smp_step_lower(const smp_job *job, smp_errors *errors, smp_step **step_p)
@@ -241,8 +285,11 @@ smp_status smp_step_lower_apart(const smp_job *job, smp_errors *errors, smp_step
 void smp_step_destroy(smp_step *step)
 {
     if (step) {
-        smp_classes_destroy(step->classes);
-        smp_mesh_destroy(step->mesh);
+        smp_ranks ranks = { step->mesh, step->classes };
+
+        if (!step->borrows_ranks) {
+            smp_ranks_destroy(&ranks);
+        }
         smp_arena_destroy(step->arena);
     }
 }
