@@ -2,9 +2,9 @@
 /*
  * The memory plan: gives every buffer its place in the arena of its space.
  *
- * Structure, from address 0: static buffers (scope STEP), then stacks (LAYER buffers without
- * a ring; those over the same layers are interleaved), then items: scratch, root buffers and
- * slots of rings.  Items may share places with each other and with the layers of stacks.
+ * Structure, from address 0: static buffers, then stacks (layout.c), then items: scratch, root
+ * buffers and slots of rings.  Items may share places with each other and with the layers of
+ * stacks.
  *
  * Life.  A life of a place runs from the first access to an entry there to the last one before
  * the place holds something else (another key, smp_entry_key) or is written anew as a whole.
@@ -19,67 +19,25 @@
  * packing gives for a serial executor, where lives that do not overlap in issue order may
  * share, the slots of one ring included.
  *
- * Packing is first fit over several orders of items, the best kept; then items at the top are
- * moved to the front and packed again as long as it helps (a bounded number of rounds).
+ * Packing (pack.c) is told of each item how long its longest life is, up to a few tasks, and
+ * in which order items are first used: neither depends on how many layers of a kind follow
+ * each other.
  */
 #include "base/numeric.h"
-#include "step/order.h"
+#include "step/layout.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    NONE = 0xffffffffu,
-    ROUNDS = 32,           /* of moving the topmost item to the front */
+    NONE = SMP_NO_ITEM,
+    MOST_REACH = 8,        /* tasks: longer lives count as this */
     MOST_PERIOD = 8        /* blocks of a ring's period that are walked */
 };
-static const uint64_t most_bytes = (uint64_t)1 << 60;
 
-/* A range of bytes that is placed as a whole: a slot, a ring by layer, a buffer without
- * index, or a layer of a stack. */
-struct item {
-    uint64_t bytes, base;
-    uint64_t span;      /* tasks during which it is alive */
-    uint32_t first;     /* first life's start */
-    uint32_t buffer;    /* NONE: a layer of a stack */
-    uint32_t slot;
-    uint8_t space;
-    bool fixed;         /* its base is given */
-};
+struct smp_life { uint32_t place, start, end, next_ending; };
 
-struct stack {
-    uint64_t base, stride;
-    uint32_t first, end, entries, item0; /* end: after the last layer */
-    const uint16_t *entry_of_layer;
-    uint8_t space;
-};
-
-struct life { uint32_t place, start, end, next_ending; };
-
-typedef struct planning {
-    smp_program *program;
-    smp_arena *scratch;
-    uint32_t *place0;       /* of a buffer: number of its first place */
-    uint32_t n_place;
-    uint32_t *item_of_place; /* NONE: static */
-    uint32_t *buffer_of_place;
-    struct item *items;
-    uint32_t n_item;
-    struct stack *stacks;
-    uint32_t n_stack;
-    uint64_t floor[SMP_SPACES]; /* top of the static part */
-    uint64_t stack_top[SMP_SPACES];
-    uint32_t *walk;         /* instances walked */
-    uint32_t n_walk;
-    struct life *lives;            /* heap */
-    size_t n_life, life_capacity;
-    uint32_t n_position;
-    uint32_t words;         /* of a row of bits */
-    uint64_t *serial;       /* n_item rows: alive at once in issue order */
-    uint64_t *conflict;     /* n_item rows: may not share */
-} planning;
-
-static uint64_t *row(const planning *p, uint64_t *matrix, uint32_t i)
+static uint64_t *row(const smp_layout *p, uint64_t *matrix, uint32_t i)
 {
     return matrix + (size_t)i * p->words;
 }
@@ -94,185 +52,10 @@ static void set_bit(uint64_t *bits, uint32_t i)
     bits[i / 64] |= (uint64_t)1 << (i % 64);
 }
 
-/* --------------------------------------------------------------------- layout */
-
-static bool is_stacked(const smp_buffer *buffer)
-{
-    return buffer->scope != SMP_SCOPE_STEP && buffer->space != SMP_SPACE_TOKEN &&
-           buffer->index == SMP_INDEX_LAYER && buffer->slots == 0;
-}
-
-static bool is_static(const smp_buffer *buffer)
-{
-    return buffer->scope == SMP_SCOPE_STEP || buffer->space == SMP_SPACE_TOKEN;
-}
-
-/* Static buffers and tokens, one after the other. */
-static void place_static(planning *p)
-{
-    smp_program *program = p->program;
-    for (uint32_t b = 0; b < program->n_buffer; b++) {
-        smp_buffer *buffer = &program->buffers[b];
-        uint64_t *top = &p->floor[buffer->space];
-        if (!is_static(buffer)) {
-            continue;
-        }
-        uint64_t bytes = smp_place_bytes(buffer);
-        uint32_t n_slot = buffer->index == SMP_INDEX_TURN ? smp_place_count(buffer) : 0;
-        buffer->base = *top;
-        buffer->stride = bytes;
-        for (uint32_t s = 0; s < n_slot; s++) {
-            program->slot_bases[buffer->slot_base + s] = *top + s * bytes;
-        }
-        *top = smp_add(*top, smp_mul(bytes, smp_place_count(buffer)));
-    }
-}
-
-static struct stack *find_stack(planning *p, const smp_buffer *buffer)
-{
-    for (uint32_t s = 0; s < p->n_stack; s++) {
-        struct stack *stack = &p->stacks[s];
-        if (stack->space == buffer->space && stack->first == buffer->first &&
-            stack->entries == buffer->entries &&
-            stack->entry_of_layer == buffer->entry_of_layer) {
-            return stack;
-        }
-    }
-    p->stacks[p->n_stack] = (struct stack){
-        .first = buffer->first,
-        .end = buffer->first + (buffer->entry_of_layer ? buffer->layers : buffer->entries),
-        .entries = buffer->entries, .entry_of_layer = buffer->entry_of_layer,
-        .space = (uint8_t)buffer->space};
-    return &p->stacks[p->n_stack++];
-}
-
-static int stack_compare(const void *a, const void *b)
-{
-    const struct stack *x = a, *y = b;
-    if (x->end != y->end) {
-        return x->end < y->end ? -1 : 1;
-    }
-    if (x->first != y->first) {
-        return x->first > y->first ? 1 : -1;
-    }
-    return (x->entries > y->entries) - (x->entries < y->entries);
-}
-
-/* The last layers lie on top: they are free again first, next to the items. */
-static void place_stacks(planning *p)
-{
-    smp_program *program = p->program;
-    for (uint32_t b = 0; b < program->n_buffer; b++) {
-        if (is_stacked(&program->buffers[b])) {
-            struct stack *stack = find_stack(p, &program->buffers[b]);
-            stack->stride = smp_add(stack->stride, program->buffers[b].bytes);
-        }
-    }
-    if (p->n_stack > 0) {
-        qsort(p->stacks, p->n_stack, sizeof *p->stacks, stack_compare);
-    }
-    memcpy(p->stack_top, p->floor, sizeof p->floor);
-    for (uint32_t s = 0; s < p->n_stack; s++) {
-        struct stack *stack = &p->stacks[s];
-        uint64_t *top = &p->stack_top[stack->space];
-        stack->base = *top;
-        *top = smp_add(*top, smp_mul(stack->stride, stack->entries));
-        stack->item0 = p->n_item;
-        for (uint32_t e = 0; e < stack->entries; e++) {
-            p->items[p->n_item++] = (struct item){
-                .bytes = stack->stride, .base = stack->base + e * stack->stride,
-                .buffer = NONE, .space = stack->space, .fixed = true};
-        }
-    }
-}
-
-/* Addresses inside the stack: the buffers of a layer in the order of the table. */
-static void enter_stack(planning *p, uint32_t b, uint64_t *offsets)
-{
-    smp_buffer *buffer = &p->program->buffers[b];
-    const struct stack *stack = find_stack(p, buffer);
-    uint64_t *offset = &offsets[stack - p->stacks];
-    buffer->base = stack->base + *offset;
-    buffer->stride = stack->stride;
-    *offset += buffer->bytes;
-    for (uint32_t e = 0; e < buffer->entries; e++) {
-        p->item_of_place[p->place0[b] + e] = stack->item0 + e;
-    }
-}
-
-static void make_items(planning *p)
-{
-    smp_program *program = p->program;
-    uint64_t *offsets = SMP_ARENA_ARRAY(p->scratch, p->n_stack, uint64_t);
-    for (uint32_t b = 0; b < program->n_buffer; b++) {
-        smp_buffer *buffer = &program->buffers[b];
-        uint32_t n_place = smp_place_count(buffer), place0 = p->place0[b];
-        bool by_slot = buffer->index == SMP_INDEX_TURN;
-        if (is_static(buffer)) {
-            continue;
-        }
-        if (is_stacked(buffer)) {
-            enter_stack(p, b, offsets);
-            continue;
-        }
-        buffer->stride = buffer->bytes;
-        for (uint32_t s = 0; s < n_place; s++) {
-            p->item_of_place[place0 + s] = p->n_item;
-            if (by_slot || s + 1 == n_place) {
-                p->items[p->n_item++] = (struct item){
-                    .bytes = by_slot ? buffer->bytes : smp_mul(buffer->bytes, n_place),
-                    .buffer = b, .slot = by_slot ? s : 0, .space = (uint8_t)buffer->space};
-            }
-        }
-    }
-}
-
-static void number_places(planning *p)
-{
-    smp_program *program = p->program;
-    uint32_t n_slot = 0, n_layer_item = 0;
-    p->place0 = SMP_ARENA_ARRAY(p->scratch, program->n_buffer, uint32_t);
-    for (uint32_t b = 0; b < program->n_buffer; b++) {
-        smp_buffer *buffer = &program->buffers[b];
-        p->place0[b] = p->n_place;
-        p->n_place += smp_place_count(buffer);
-        if (buffer->index == SMP_INDEX_TURN) {
-            buffer->slot_base = n_slot;
-            n_slot += smp_place_count(buffer);
-        }
-        n_layer_item += is_stacked(buffer) ? buffer->entries : 0;
-    }
-    program->n_slot_base = n_slot;
-    program->slot_bases = SMP_ARENA_ARRAY(program->arena, n_slot, uint64_t);
-    p->item_of_place = SMP_ARENA_ARRAY(p->scratch, p->n_place, uint32_t);
-    p->buffer_of_place = SMP_ARENA_ARRAY(p->scratch, p->n_place, uint32_t);
-    p->items = SMP_ARENA_ARRAY(p->scratch, (size_t)p->n_place + n_layer_item, struct item);
-    p->stacks = SMP_ARENA_ARRAY(p->scratch, program->n_buffer, struct stack);
-    for (uint32_t b = 0; b < program->n_buffer; b++) {
-        for (uint32_t e = 0; e < smp_place_count(&program->buffers[b]); e++) {
-            p->item_of_place[p->place0[b] + e] = NONE;
-            p->buffer_of_place[p->place0[b] + e] = b;
-        }
-    }
-}
-
-static void set_base(planning *p, const struct item *item)
-{
-    if (item->buffer == NONE) {
-        return;
-    }
-    smp_buffer *buffer = &p->program->buffers[item->buffer];
-    if (buffer->index == SMP_INDEX_TURN) {
-        p->program->slot_bases[buffer->slot_base + item->slot] = item->base;
-    } else {
-        buffer->base = item->base;
-    }
-}
-
 /* ---------------------------------------------------------------------- lives */
 
 /* First blocks, one period of the middle and the last stand for all when blocks are alike. */
-static void choose_walk(planning *p)
+static void choose_walk(smp_layout *p)
 {
     smp_blocks blocks;
     smp_blocks_find(p->program, p->scratch, &blocks);
@@ -291,7 +74,7 @@ static void choose_walk(planning *p)
 typedef struct place_state { uint64_t key; uint32_t life; } place_state;
 
 /* Does the task do nothing with this place but write all of it? */
-static bool writes_anew(const planning *p, const smp_task *task, const smp_instance *it,
+static bool writes_anew(const smp_layout *p, const smp_task *task, const smp_instance *it,
                         uint32_t place)
 {
     const smp_program *program = p->program;
@@ -310,7 +93,7 @@ static bool writes_anew(const planning *p, const smp_task *task, const smp_insta
     return whole;
 }
 
-static smp_status outside(const planning *p, const smp_task *task, uint32_t instance,
+static smp_status outside(const smp_layout *p, const smp_task *task, uint32_t instance,
                           const smp_buffer *buffer, smp_errors *errors)
 {
     const smp_instance *it = &p->program->order[instance];
@@ -329,7 +112,7 @@ static bool access_is_inside(const smp_access *access, const smp_buffer *buffer,
            access->offset_bytes <= bytes - access->bytes;
 }
 
-static smp_status collect_task(planning *p, place_state *states, const smp_task *task,
+static smp_status collect_task(smp_layout *p, place_state *states, const smp_task *task,
                                uint32_t instance, smp_errors *errors)
 {
     const smp_instance *it = &p->program->order[instance];
@@ -354,14 +137,14 @@ static smp_status collect_task(planning *p, place_state *states, const smp_task 
             SMP_GROW(p->lives, p->n_life, p->life_capacity);
             state->key = key;
             state->life = (uint32_t)p->n_life;
-            p->lives[p->n_life++] = (struct life){.place = place, .start = position};
+            p->lives[p->n_life++] = (struct smp_life){.place = place, .start = position};
         }
         p->lives[state->life].end = position;
     }
     return SMP_OK;
 }
 
-static smp_status collect_lives(planning *p, smp_errors *errors)
+static smp_status collect_lives(smp_layout *p, smp_errors *errors)
 {
     const smp_program *program = p->program;
     place_state *states = SMP_ARENA_ARRAY(p->scratch, p->n_place, place_state);
@@ -399,7 +182,7 @@ typedef struct sweep {
     uint64_t kind_bytes[SMP_KINDS];
 } sweep;
 
-static void start_totals(planning *p, sweep *s)
+static void start_totals(smp_layout *p, sweep *s)
 {
     for (uint32_t b = 0; b < p->program->n_buffer; b++) {
         const smp_buffer *buffer = &p->program->buffers[b];
@@ -413,7 +196,15 @@ static void start_totals(planning *p, sweep *s)
     memcpy(p->program->live_kind_bytes, s->kind_bytes, sizeof s->kind_bytes);
 }
 
-static void begin_life(planning *p, sweep *s, const struct life *life)
+static void note_life(smp_layout_item *item, const struct smp_life *life)
+{
+    const uint32_t tasks = life->end - life->start + 1;
+    const uint32_t reach = tasks < MOST_REACH ? tasks : MOST_REACH;
+    item->reach = item->reach > reach ? item->reach : reach;
+    item->start = item->start < life->start ? item->start : life->start;
+}
+
+static void begin_life(smp_layout *p, sweep *s, const struct smp_life *life)
 {
     uint32_t i = p->item_of_place[life->place];
     const smp_buffer *buffer = &p->program->buffers[p->buffer_of_place[life->place]];
@@ -425,17 +216,14 @@ static void begin_life(planning *p, sweep *s, const struct life *life)
         set_bit(s->alive, i);
     }
     s->touched[life->place] = 0;
-    p->items[i].span += life->end - life->start + 1;
-    if (p->items[i].first > life->start) {
-        p->items[i].first = life->start;
-    }
+    note_life(&p->items[i], life);
     if (buffer->space == SMP_SPACE_DEVICE) {
         s->total_bytes = smp_add(s->total_bytes, buffer->bytes);
         s->kind_bytes[buffer->kind] = smp_add(s->kind_bytes[buffer->kind], buffer->bytes);
     }
 }
 
-static void end_life(planning *p, sweep *s, const struct life *life)
+static void end_life(smp_layout *p, sweep *s, const struct smp_life *life)
 {
     uint32_t i = p->item_of_place[life->place];
     const smp_buffer *buffer = &p->program->buffers[p->buffer_of_place[life->place]];
@@ -450,7 +238,7 @@ static void end_life(planning *p, sweep *s, const struct life *life)
 
 /* A stream touches item i for the first time in a life: which others are not done with?
  * Those that a stream has accessed later than this clock knows. */
-static void check_others(planning *p, sweep *s, uint32_t i, const uint32_t *clock)
+static void check_others(smp_layout *p, sweep *s, uint32_t i, const uint32_t *clock)
 {
     uint64_t *bits = row(p, p->conflict, i);
     const uint8_t space = p->items[i].space;
@@ -486,7 +274,7 @@ static void note_touch(touch_log *log, uint32_t position, uint32_t item)
     log->newest = item;
 }
 
-static void sweep_task(planning *p, sweep *s, const smp_task *task, uint32_t instance,
+static void sweep_task(smp_layout *p, sweep *s, const smp_task *task, uint32_t instance,
                        uint32_t position)
 {
     const smp_instance *it = &p->program->order[instance];
@@ -509,7 +297,7 @@ static void sweep_task(planning *p, sweep *s, const smp_task *task, uint32_t ins
     }
 }
 
-static void start_logs(planning *p, sweep *s)
+static void start_logs(smp_layout *p, sweep *s)
 {
     for (uint32_t q = 0; q < s->n_stream; q++) {
         s->log[q] = (touch_log){SMP_ARENA_ARRAY(p->scratch, p->n_item, touched_item), NONE};
@@ -519,7 +307,7 @@ static void start_logs(planning *p, sweep *s)
     }
 }
 
-static void start_sweep(planning *p, sweep *s)
+static void start_sweep(smp_layout *p, sweep *s)
 {
     size_t n_item = p->n_item;
     s->order = smp_order_create(p->program, p->scratch);
@@ -529,12 +317,12 @@ static void start_sweep(planning *p, sweep *s)
     s->touched = SMP_ARENA_ARRAY(p->scratch, p->n_place, uint16_t);
     start_logs(p, s);
     for (uint32_t i = 0; i < p->n_item; i++) {
-        p->items[i].first = NONE;
+        p->items[i].start = NONE;
     }
     start_totals(p, s);
 }
 
-static void note_peak(planning *p, const sweep *s)
+static void note_peak(smp_layout *p, const sweep *s)
 {
     if (s->total_bytes > p->program->live_bytes) {
         p->program->live_bytes = s->total_bytes;
@@ -542,7 +330,7 @@ static void note_peak(planning *p, const sweep *s)
     }
 }
 
-static void sweep_lives(planning *p)
+static void sweep_lives(smp_layout *p)
 {
     const smp_program *program = p->program;
     sweep s = {0};
@@ -571,7 +359,7 @@ static void sweep_lives(planning *p)
 }
 
 /* Sets bit (j, i) where (i, j) is.  In blocks of 64 x 64, whose words stay in the cache. */
-static void make_symmetric(const planning *p, uint64_t *matrix)
+static void make_symmetric(const smp_layout *p, uint64_t *matrix)
 {
     enum { WIDTH = 64 };
     for (uint32_t first = 0; first < p->n_item; first += WIDTH) {
@@ -589,9 +377,22 @@ static void make_symmetric(const planning *p, uint64_t *matrix)
     }
 }
 
+/* Which slot is used first depends on the number of layers. */
+static void join_keys(smp_layout_item *slots, uint32_t n)
+{
+    for (uint32_t k = 1; k < n; k++) {
+        slots[0].start = slots[0].start < slots[k].start ? slots[0].start : slots[k].start;
+        slots[0].reach = slots[0].reach > slots[k].reach ? slots[0].reach : slots[k].reach;
+    }
+    for (uint32_t k = 1; k < n; k++) {
+        slots[k].start = slots[0].start;
+        slots[k].reach = slots[0].reach;
+    }
+}
+
 /* The phase of a ring differs between micro-batches: what one slot may not share with, none
  * may.  `apart`: the slots of a ring never share with each other. */
-static void join_rings(planning *p, uint64_t *matrix, bool apart)
+static void join_rings(const smp_layout *p, uint64_t *matrix, bool apart)
 {
     for (uint32_t i = 0; i < p->n_item; i++) {
         uint32_t n = 1;
@@ -600,6 +401,7 @@ static void join_rings(planning *p, uint64_t *matrix, bool apart)
             n++;
         }
         uint64_t *all = row(p, matrix, i);
+        join_keys(&p->items[i], n);
         for (uint32_t k = 1; k < n; k++) {
             for (uint32_t w = 0; w < p->words; w++) {
                 all[w] |= row(p, matrix, i + k)[w];
@@ -616,21 +418,12 @@ static void join_rings(planning *p, uint64_t *matrix, bool apart)
     make_symmetric(p, matrix);
 }
 
-static void find_conflicts(planning *p)
+static void find_conflicts(smp_layout *p)
 {
     p->words = p->n_item / 64 + 1;
     size_t n = (size_t)p->n_item * p->words;
     p->serial = SMP_ARENA_ARRAY(p->scratch, n, uint64_t);
     p->conflict = SMP_ARENA_ARRAY(p->scratch, n, uint64_t);
-    uint64_t top[SMP_SPACES];
-    memcpy(top, p->stack_top, sizeof top);
-    for (uint32_t i = 0; i < p->n_item; i++) { /* the trial layout: nothing shares */
-        if (!p->items[i].fixed) {
-            p->items[i].base = top[p->items[i].space];
-            top[p->items[i].space] += p->items[i].bytes;
-            set_base(p, &p->items[i]);
-        }
-    }
     sweep_lives(p);
     for (size_t w = 0; w < n; w++) {
         p->conflict[w] |= p->serial[w];
@@ -641,267 +434,156 @@ static void find_conflicts(planning *p)
 
 /* -------------------------------------------------------------------- packing */
 
-/* An item at its place. */
-typedef struct placed { uint64_t base, end; uint32_t item; } placed;
-
-typedef struct packing {
-    uint32_t *sequence;   /* items in the order of placing */
-    uint32_t n;
-    placed *fixed;        /* by base: items whose place is given */
-    uint32_t n_fixed;
-    placed *placed;       /* by base, fixed ones included */
-    uint64_t *bases;      /* by item */
-    uint64_t top;
-} packing;
-
-static void insert_placed(placed *all, uint32_t n, placed new_item)
+/* Whether two layers of a stack conflict with the same of these items. */
+static bool same_column(const smp_layout *p, const uint64_t *matrix, uint32_t i, uint32_t j,
+                        const uint32_t *items, uint32_t n)
 {
-    uint32_t at = n;
-    while (at > 0 && all[at - 1].base > new_item.base) {
-        at--;
-    }
-    memmove(all + at + 1, all + at, (n - at) * sizeof *all);
-    all[at] = new_item;
-}
-
-static void place_fixed(const planning *p, packing *k, smp_space space)
-{
-    k->n_fixed = 0;
-    for (uint32_t i = 0; i < p->n_item; i++) {
-        const struct item *item = &p->items[i];
-        if (item->fixed && item->space == space) {
-            k->bases[i] = item->base;
-            insert_placed(k->fixed, k->n_fixed++,
-                          (placed){item->base, item->base + item->bytes, i});
+    const uint64_t *x = matrix + (size_t)i * p->words, *y = matrix + (size_t)j * p->words;
+    for (uint32_t k = 0; k < n; k++) {
+        if (bit(x, items[k]) != bit(y, items[k])) {
+            return false;
         }
     }
-}
-
-/* The lowest place of an item that conflicts with none of the placed ones. */
-static uint64_t first_fit(const placed *all, uint32_t n, uint64_t floor, uint64_t bytes,
-                          const uint64_t *bits)
-{
-    uint64_t at = floor;
-    for (uint32_t o = 0; o < n; o++) {
-        if (all[o].base >= at + bytes) {
-            break;
-        }
-        if (all[o].end > at && bit(bits, all[o].item)) {
-            at = all[o].end;
-        }
-    }
-    return at;
-}
-
-/* First fit in the order given; sets bases and top. */
-static void pack(const planning *p, packing *k, smp_space space, uint64_t *matrix)
-{
-    uint32_t n = k->n_fixed;
-    k->top = p->stack_top[space];
-    memcpy(k->placed, k->fixed, n * sizeof *k->fixed);
-    for (uint32_t s = 0; s < k->n; s++) {
-        const uint32_t i = k->sequence[s];
-        const uint64_t bytes = p->items[i].bytes;
-        const uint64_t at =
-            first_fit(k->placed, n, p->floor[space], bytes, row(p, matrix, i));
-        k->bases[i] = at;
-        k->top = k->top > at + bytes ? k->top : at + bytes;
-        insert_placed(k->placed, n++, (placed){at, at + bytes, i});
-    }
-}
-
-typedef struct sort_key { uint64_t major, minor; uint32_t item; } sort_key;
-
-static int key_compare(const void *a, const void *b)
-{
-    const sort_key *x = a, *y = b;
-    if (x->major != y->major) {
-        return x->major > y->major ? -1 : 1;
-    }
-    if (x->minor != y->minor) {
-        return x->minor > y->minor ? -1 : 1;
-    }
-    return (x->item > y->item) - (x->item < y->item);
-}
-
-enum { BY_SIZE, BY_SPAN, BY_AREA, BY_START, ORDERS };
-
-static void sort_items(const planning *p, packing *k, smp_space space, int by, sort_key *keys)
-{
-    k->n = 0;
-    for (uint32_t i = 0; i < p->n_item; i++) {
-        const struct item *item = &p->items[i];
-        if (item->fixed || item->space != space) {
-            continue;
-        }
-        uint64_t major = item->bytes, minor = item->span;
-        if (by == BY_SPAN) {
-            major = item->span;
-            minor = item->bytes;
-        } else if (by == BY_AREA) {
-            major = smp_mul(item->bytes, item->span);
-        } else if (by == BY_START) {
-            major = ~(uint64_t)item->first;
-            minor = item->bytes;
-        }
-        keys[k->n++] = (sort_key){major, minor, i};
-    }
-    if (k->n > 0) {
-        qsort(keys, k->n, sizeof *keys, key_compare);
-    }
-    for (uint32_t s = 0; s < k->n; s++) {
-        k->sequence[s] = keys[s].item;
-    }
-}
-
-/* Moves the topmost item to the front; false when it is there already. */
-static bool promote_top(const planning *p, packing *k)
-{
-    uint32_t at = 0;
-    for (uint32_t s = 0; s < k->n; s++) {
-        if (k->bases[k->sequence[s]] + p->items[k->sequence[s]].bytes == k->top) {
-            at = s;
-        }
-    }
-    if (at == 0) {
-        return false;
-    }
-    uint32_t item = k->sequence[at];
-    memmove(k->sequence + 1, k->sequence, at * sizeof *k->sequence);
-    k->sequence[0] = item;
     return true;
 }
 
-/* Packs a space by all orders; best_bases gets the lowest arena found, which is returned. */
-static uint64_t pack_best(planning *p, smp_space space, uint64_t *matrix, uint64_t target,
-                          uint64_t *best_bases)
+static uint32_t find_lumps(const smp_layout *p, smp_space space, const uint64_t *matrix,
+                           const uint32_t *items, uint32_t n, smp_layout_lump *lumps)
 {
-    packing k = {
-        .sequence = SMP_ARENA_ARRAY(p->scratch, p->n_item, uint32_t),
-        .fixed = SMP_ARENA_ARRAY(p->scratch, p->n_item, placed),
-        .placed = SMP_ARENA_ARRAY(p->scratch, p->n_item, placed),
-        .bases = SMP_ARENA_ARRAY(p->scratch, p->n_item, uint64_t)};
-    sort_key *keys = SMP_ARENA_ARRAY(p->scratch, p->n_item, sort_key);
-    uint64_t best = UINT64_MAX;
-    place_fixed(p, &k, space);
-    for (int by = 0; by < ORDERS && best > target; by++) {
-        sort_items(p, &k, space, by, keys);
-        for (uint32_t round = 0; round < ROUNDS && best > target; round++) {
-            pack(p, &k, space, matrix);
-            if (k.top < best) {
-                best = k.top;
-                memcpy(best_bases, k.bases, p->n_item * sizeof *best_bases);
-            }
-            if (!promote_top(p, &k)) {
-                break;
+    uint32_t n_lump = 0;
+    for (uint32_t s = 0; s < p->n_stack; s++) {
+        const smp_layout_stack *stack = &p->stacks[s];
+        for (uint32_t e = 0; stack->space == space && e < stack->entries; e++) {
+            const uint32_t item = stack->item0 + e;
+            if (e > 0 && same_column(p, matrix, item - 1, item, items, n)) {
+                lumps[n_lump - 1].entries++;
+            } else {
+                lumps[n_lump++] = (smp_layout_lump){s, e, 1};
             }
         }
     }
-    return best;
+    return n_lump;
+}
+
+static void enter_conflicts(const smp_layout *p, const uint64_t *matrix,
+                            smp_layout_packing *out)
+{
+    smp_pack *pack = out->pack;
+    for (uint32_t i = 0; i < pack->n_item; i++) {
+        const uint64_t *bits = matrix + (size_t)out->items[i] * p->words;
+        for (uint32_t j = 0; j < pack->n_item; j++) {
+            if (bit(bits, out->items[j])) {
+                smp_pack_conflict(pack, i, j);
+            }
+        }
+        for (uint32_t f = 0; f < pack->n_fixed; f++) {
+            const smp_layout_lump *lump = &out->lumps[f];
+            if (bit(bits, p->stacks[lump->stack].item0 + lump->entry)) {
+                smp_pack_conflict(pack, i, pack->n_item + f);
+            }
+        }
+    }
+}
+
+void smp_layout_pack(const smp_layout *p, smp_space space, const uint64_t *matrix,
+                           smp_layout_packing *out)
+{
+    uint32_t n = 0;
+    smp_pack_item *items = SMP_ARENA_ARRAY(p->scratch, p->n_item, smp_pack_item);
+    out->items = SMP_ARENA_ARRAY(p->scratch, p->n_item, uint32_t);
+    out->lumps = SMP_ARENA_ARRAY(p->scratch, p->n_item, smp_layout_lump);
+    for (uint32_t i = 0; i < p->n_item; i++) {
+        const smp_layout_item *item = &p->items[i];
+        if (!item->fixed && item->space == space) {
+            items[n] = (smp_pack_item){item->bytes, item->reach, item->start};
+            out->items[n++] = i;
+        }
+    }
+    const uint32_t n_lump = find_lumps(p, space, matrix, out->items, n, out->lumps);
+    out->pack = smp_pack_create(p->scratch, n, items, n_lump);
+    enter_conflicts(p, matrix, out);
+}
+
+/* Packs a space; the lowest arena found.  Items get their places where `place`. */
+static uint64_t pack_space(smp_layout *p, smp_space space, const uint64_t *matrix,
+                           uint64_t target, bool place)
+{
+    smp_layout_packing packing;
+    smp_pack_room room = {0};
+    smp_layout_pack(p, space, matrix, &packing);
+    const smp_pack *pack = packing.pack;
+    smp_pack_range *fixed = SMP_ARENA_ARRAY(p->scratch, pack->n_fixed, smp_pack_range);
+    uint64_t *bases = SMP_ARENA_ARRAY(p->scratch, pack->n_item, uint64_t);
+    for (uint32_t f = 0; f < pack->n_fixed; f++) {
+        const smp_layout_lump *lump = &packing.lumps[f];
+        const smp_layout_stack *stack = &p->stacks[lump->stack];
+        const uint64_t base = stack->base + lump->entry * stack->stride;
+        fixed[f] = (smp_pack_range){base, base + lump->entries * stack->stride,
+                                    pack->n_item + f};
+    }
+    const smp_pack_space where = {fixed, p->floor[space], p->stack_top[space], target};
+    const uint64_t top = smp_pack_best(pack, &where, &room, 0, NULL, bases);
+    for (uint32_t i = 0; place && i < pack->n_item; i++) {
+        smp_layout_item *item = &p->items[packing.items[i]];
+        item->base = bases[i];
+        smp_layout_set_base(p, item);
+    }
+    smp_pack_room_free(&room);
+    return top;
 }
 
 /* `safety`: also what a serial executor would need. */
-static void place_items(planning *p, bool safety)
+static void place_items(smp_layout *p, bool safety)
 {
     smp_program *program = p->program;
-    uint64_t *bases = SMP_ARENA_ARRAY(p->scratch, p->n_item, uint64_t);
-    const uint64_t serial = safety ? pack_best(p, SMP_SPACE_DEVICE, p->serial,
-                                               program->live_bytes, bases)
-                                   : UINT64_MAX;
-    for (uint32_t space = 0; space < SMP_SPACES; space++) {
-        uint64_t target = p->stack_top[space];
-        if (space == SMP_SPACE_DEVICE && target < program->live_bytes) {
-            target = program->live_bytes;
-        }
-        uint64_t top = pack_best(p, (smp_space)space, p->conflict, target, bases);
-        for (uint32_t i = 0; i < p->n_item; i++) {
-            if (!p->items[i].fixed && p->items[i].space == space) {
-                p->items[i].base = bases[i];
-                set_base(p, &p->items[i]);
-            }
-        }
-        if (space == SMP_SPACE_DEVICE) {
-            program->arena_bytes = top;
-            program->safety_bytes = top > serial ? top - serial : 0;
-        } else if (space == SMP_SPACE_HOST) {
-            program->host_arena_bytes = top;
-        }
+    const uint64_t stack_top = p->stack_top[SMP_SPACE_DEVICE];
+    const uint64_t target =
+        stack_top > program->live_bytes ? stack_top : program->live_bytes;
+    program->host_arena_bytes = pack_space(p, SMP_SPACE_HOST, p->conflict,
+                                           p->stack_top[SMP_SPACE_HOST], true);
+    program->arena_bytes = pack_space(p, SMP_SPACE_DEVICE, p->conflict, target, true);
+    if (safety) {
+        const uint64_t serial = pack_space(p, SMP_SPACE_DEVICE, p->serial, target, false);
+        program->safety_bytes =
+            program->arena_bytes > serial ? program->arena_bytes - serial : 0;
     }
 }
 
-/* Every item at a place of its own. */
-static void place_apart(planning *p)
+smp_status smp_layout_find(smp_program *program, smp_arena *scratch, smp_errors *errors,
+                           smp_layout *p)
 {
-    uint64_t top[SMP_SPACES];
-    memcpy(top, p->stack_top, sizeof top);
-    for (uint32_t i = 0; i < p->n_item; i++) {
-        struct item *at = &p->items[i];
-        if (!at->fixed) {
-            at->base = top[at->space];
-            top[at->space] += at->bytes;
-            set_base(p, at);
-        }
-    }
-    p->program->arena_bytes = top[SMP_SPACE_DEVICE];
-    p->program->host_arena_bytes = top[SMP_SPACE_HOST];
-}
-
-/* Sizes too large to add up never get further: nothing below can overflow. */
-static smp_status check_sizes(const smp_program *program, smp_errors *errors)
-{
-    uint64_t total = 0;
-    for (uint32_t b = 0; b < program->n_buffer; b++) {
-        const smp_buffer *buffer = &program->buffers[b];
-        total = smp_add(total, smp_mul(buffer->bytes, smp_place_count(buffer)));
-        if (total > most_bytes) {
-            return smp_fail(errors, SMP_INPUT, NULL,
-                            "the buffers of one rank come to more than 2^60 bytes at %s "
-                            "(%u entries of %llu bytes)", buffer->name,
-                            smp_place_count(buffer), (unsigned long long)buffer->bytes);
-        }
-    }
-    return SMP_OK;
-}
-
-typedef enum how { APART, PACKED, PACKED_WITH_SAFETY } how;
-
-static smp_status plan(smp_program *program, how how_, smp_errors *errors)
-{
-    smp_status status = check_sizes(program, errors);
+    smp_status status = smp_layout_create(program, scratch, errors, p);
     if (status != SMP_OK) {
         return status;
     }
-    planning p = {.program = program, .scratch = smp_arena_create()};
-    number_places(&p);
-    place_static(&p);
-    place_stacks(&p);
-    make_items(&p);
-    if (how_ == APART) {
-        place_apart(&p);
-    } else {
-        choose_walk(&p);
-        status = collect_lives(&p, errors);
-        if (status == SMP_OK) {
-            find_conflicts(&p);
-            place_items(&p, how_ == PACKED_WITH_SAFETY);
-        }
+    choose_walk(p);
+    status = collect_lives(p, errors);
+    if (status == SMP_OK) {
+        find_conflicts(p);
     }
-    free(p.lives);
-    smp_arena_destroy(p.scratch);
+    free(p->lives);
+    p->lives = NULL;
+    return status;
+}
+
+static smp_status plan(smp_program *program, bool safety, smp_errors *errors)
+{
+    smp_layout memory;
+    smp_arena *scratch = smp_arena_create();
+    const smp_status status = smp_layout_find(program, scratch, errors, &memory);
+    if (status == SMP_OK) {
+        place_items(&memory, safety);
+    }
+    smp_arena_destroy(scratch);
     return status;
 }
 
 smp_status smp_program_plan_memory(smp_program *program, smp_errors *errors)
 {
-    return plan(program, PACKED_WITH_SAFETY, errors);
+    return plan(program, true, errors);
 }
 
 smp_status smp_program_plan_arena(smp_program *program, smp_errors *errors)
 {
-    return plan(program, PACKED, errors);
-}
-
-smp_status smp_program_place_apart(smp_program *program, smp_errors *errors)
-{
-    return plan(program, APART, errors);
+    return plan(program, false, errors);
 }
