@@ -66,6 +66,23 @@ static uint32_t end_of_kind(const smp_model *model, uint32_t layer, uint32_t end
     return i;
 }
 
+/* Rings of two slots are used in turn, also from one micro-batch to the next: the number of
+ * layers that are left out is even. */
+static void keep_even(smp_runs *runs)
+{
+    uint32_t r = runs->n - 1;
+    if (smp_runs_missing(runs) % 2 == 0) {
+        return;
+    }
+    while (runs->run[r].kept == runs->run[r].layers) {
+        r--;
+    }
+    runs->run[r].kept++;
+    for (r++; r < runs->n; r++) {
+        runs->run[r].at++;
+    }
+}
+
 void smp_runs_find(const smp_job *job, uint32_t keep, smp_runs *runs)
 {
     const smp_model *model = job->model;
@@ -87,6 +104,7 @@ void smp_runs_find(const smp_job *job, uint32_t keep, smp_runs *runs)
         at += run->kept;
         layer = end;
     }
+    keep_even(runs);
 }
 
 uint32_t smp_runs_missing(const smp_runs *runs)

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Times and arenas of mixes: see mix.h. */
+#include "config.h"
+
+#include "plan/mix.h"
+
+#include "base/memo.h"
+#include "base/numeric.h"
+#include "mesh/mesh.h"
+#include "plan/word.h"
+#include "sim/peaks.h"
+#include "sim/sim.h"
+#include "step/order.h"
+#include "step/skeleton.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FEWEST = 6 }; /* micro-batches that stand for more (evaluate.c) */
+
+/* Layers kept of a run: tried one after the other until something repeats. */
+static const uint32_t keeps[] = {5, 8, 14, 26};
+enum { KEEPS = sizeof keeps / sizeof keeps[0] };
+
+/* Jobs on the same ranks with the same state. */
+typedef struct family_key {
+    const smp_model *model;
+    const smp_cluster *cluster;
+    const smp_profile *profile;
+    uint64_t seq_len, micro_batches;
+    smp_settings settings;  /* those of mixes at fixed values */
+} family_key;
+
+typedef struct family {
+    family_key key;
+    smp_ranks ranks;
+    bool known;
+    uint32_t number;
+    uint32_t ranks_a_node;
+    /* highest peaks less the arenas */
+    uint64_t device_bytes, host_bytes;
+} family;
+
+/* A job with few layers. */
+typedef struct part_key {
+    uint32_t family, horizon, keep;
+    uint16_t alike[SMP_MOST_RUNS], kept[SMP_MOST_RUNS];
+} part_key;
+
+/* Where the arena begins to grow evenly. */
+typedef struct even { uint32_t more[SMP_MOST_RUNS]; uint64_t arena_bytes[SMP_SPACES]; } even;
+
+typedef struct part {
+    part_key key;
+    const smp_word *word;   /* NULL: nothing repeats */
+    const smp_skeleton *skeleton;
+    uint32_t layer[SMP_MOST_RUNS]; /* that is repeated */
+    uint64_t slope_bytes[SMP_MOST_RUNS][SMP_SPACES];
+    even even;
+    bool has_even;
+} part;
+
+struct smp_mixes {
+    smp_arena *arena;
+    smp_memo *families, *parts;
+    family *last;
+    family **all; /* heap */
+    size_t n_family, family_room;
+    uint64_t n_lowered;
+    smp_skeleton_room room;
+};
+
+smp_mixes *smp_mixes_create(void)
+{
+    smp_mixes *mixes = smp_heap_alloc(1, sizeof *mixes);
+    *mixes = (smp_mixes){.arena = smp_arena_create(),
+                         .families = smp_memo_create(sizeof(family_key), sizeof(family)),
+                         .parts = smp_memo_create(sizeof(part_key), sizeof(part))};
+    return mixes;
+}
+
+void smp_mixes_destroy(smp_mixes *mixes)
+{
+    if (mixes) {
+        for (size_t i = 0; i < mixes->n_family; i++) {
+            smp_ranks_destroy(&mixes->all[i]->ranks);
+        }
+        free(mixes->all);
+        smp_skeleton_room_free(&mixes->room);
+        smp_memo_destroy(mixes->families);
+        smp_memo_destroy(mixes->parts);
+        smp_arena_destroy(mixes->arena);
+        free(mixes);
+    }
+}
+
+uint64_t smp_mixes_lowered(const smp_mixes *mixes)
+{
+    return mixes->n_lowered;
+}
+
+/* ------------------------------------------------------------------- families */
+
+/* Checkpointing of none, the first and all layers is one thing. */
+static bool is_by_layer(smp_checkpointing checkpointing)
+{
+    return checkpointing == SMP_CHECKPOINTING_NONE || checkpointing == SMP_CHECKPOINTING_FIRST ||
+           checkpointing == SMP_CHECKPOINTING_FULL;
+}
+
+static void key_of(const smp_job *job, family_key *key)
+{
+    memset(key, 0, sizeof *key);
+    key->model = job->model;
+    key->cluster = job->cluster;
+    key->profile = job->profile;
+    key->seq_len = job->batch.seq_len;
+    key->micro_batches = job->micro_batches;
+    memcpy(&key->settings, &job->settings, sizeof key->settings);
+    key->settings.offload = false;
+    key->settings.offload_layers = 0;
+    key->settings.checkpointing_layers = 0;
+    key->settings.activation_loading_horizon = 0;
+    if (is_by_layer(key->settings.checkpointing)) {
+        key->settings.checkpointing = SMP_CHECKPOINTING_NONE;
+    }
+}
+
+/* What lives through the step: all that is known of a program whose memory is not planned. */
+static void count_state(smp_program *program)
+{
+    for (uint32_t b = 0; b < program->n_buffer; b++) {
+        const smp_buffer *buffer = &program->buffers[b];
+        if (buffer->space == SMP_SPACE_DEVICE && buffer->scope == SMP_SCOPE_STEP) {
+            const uint64_t bytes = smp_mul(buffer->bytes, smp_place_count(buffer));
+            uint64_t *sum = &program->live_kind_bytes[buffer->kind];
+            *sum = smp_add(*sum, bytes);
+            program->live_bytes = smp_add(program->live_bytes, bytes);
+        }
+    }
+}
+
+/* What the peaks of a family have besides the arenas. */
+static void measure_peaks(const smp_job *job, const smp_step *step, family *f)
+{
+    const smp_program *program = step->programs[0];
+    const uint64_t arena_bytes = program->arena_bytes;
+    const uint64_t on_host = smp_mul(f->ranks_a_node, program->host_arena_bytes);
+    smp_memory memory;
+    uint32_t fullest = 0;
+    smp_memory_split(job, step, &memory, &fullest);
+    f->device_bytes =
+        memory.peaks[smp_peaks_most(&memory, false)].device_bytes - arena_bytes;
+    f->host_bytes = memory.peaks[smp_peaks_most(&memory, true)].host_bytes_per_node - on_host;
+}
+
+/* Of one class, on nodes that are alike. */
+static smp_status open_family(smp_mixes *mixes, const smp_job *job, smp_errors *errors,
+                              family *f)
+{
+    const uint32_t per_node = smp_cluster_gpus_per_node(job->cluster);
+    smp_step *step = NULL;
+    f->number = (uint32_t)mixes->n_family;
+    SMP_GROW(mixes->all, mixes->n_family, mixes->family_room);
+    mixes->all[mixes->n_family++] = f;
+    f->ranks_a_node = job->world < per_node ? job->world : per_node;
+    smp_status status = smp_ranks_create(job, errors, &f->ranks);
+    if (status != SMP_OK || f->ranks.classes->n_class > 1 ||
+        job->world % f->ranks_a_node != 0) {
+        return status;
+    }
+    status = smp_step_lower_apart_on(job, &f->ranks, errors, &step);
+    if (status != SMP_OK) {
+        return status;
+    }
+    f->known = !step->programs[0]->host_launches;
+    if (f->known) {
+        count_state(step->programs[0]);
+        measure_peaks(job, step, f);
+    }
+    smp_step_destroy(step);
+    return SMP_OK;
+}
+
+static smp_status find_family(smp_mixes *mixes, const smp_job *job, smp_errors *errors,
+                              family **family_p)
+{
+    family_key key;
+    bool is_new = false;
+    smp_status status = SMP_OK;
+    key_of(job, &key);
+    if (mixes->last == NULL || memcmp(&mixes->last->key, &key, sizeof key) != 0) {
+        mixes->last = smp_memo_at(mixes->families, &key, &is_new);
+    }
+    if (is_new) {
+        status = open_family(mixes, job, errors, mixes->last);
+    }
+    *family_p = mixes->last;
+    return status;
+}
+
+/* ---------------------------------------------------------------------- parts */
+
+static bool is_cut(const smp_run *run)
+{
+    return run->kept < run->layers;
+}
+
+/* The job with few layers, and no more micro-batches than stand for all. */
+static smp_status open_part(smp_mixes *mixes, const smp_job *job, const family *f,
+                            const smp_runs *runs, smp_errors *errors, part *p)
+{
+    smp_arena *arena = smp_arena_create();
+    smp_cut cut;
+    smp_step *step = NULL;
+    smp_skeleton *skeleton = NULL;
+    int64_t *duration_ps = NULL;
+    const bool middle = job->micro_batches > FEWEST;
+    smp_cut_make(job, runs, arena, &cut);
+    if (middle) {
+        cut.job.micro_batches = FEWEST;
+    }
+    mixes->n_lowered++;
+    smp_status status = smp_step_lower_apart_on(&cut.job, &f->ranks, errors, &step);
+    if (status == SMP_OK) {
+        status = smp_price_program(&cut.job, step->programs[0], arena, errors, &duration_ps);
+    }
+    if (status == SMP_OK) {
+        p->word = smp_word_create(step->programs[0], duration_ps, runs, middle, mixes->arena);
+    }
+    if (p->word) {
+        status = smp_skeleton_create(step->programs[0], mixes->arena, errors, &skeleton);
+        p->skeleton = skeleton;
+    }
+    for (uint32_t r = 0; r < runs->n; r++) {
+        p->layer[r] = runs->run[r].at + runs->run[r].kept / 2;
+    }
+    smp_step_destroy(step);
+    smp_arena_destroy(arena);
+    return status;
+}
+
+static void part_key_of(const smp_job *job, const family *f, uint32_t keep,
+                        const smp_runs *runs, part_key *key)
+{
+    memset(key, 0, sizeof *key);
+    key->family = f->number;
+    key->keep = keep;
+    key->horizon = job->settings.offload ? 1 + job->settings.activation_loading_horizon : 0;
+    for (uint32_t r = 0; r < runs->n; r++) {
+        key->alike[r] = (uint16_t)runs->run[r].alike;
+        key->kept[r] = (uint16_t)runs->run[r].kept;
+    }
+}
+
+/* Whether the arena is linear from what is known of the part. */
+static bool extend_even(const part *p, const smp_runs *runs, const uint32_t *more,
+                        uint64_t bytes[SMP_SPACES])
+{
+    bool all = p->has_even;
+    for (uint32_t r = 0; r < runs->n; r++) {
+        all = all && more[r] >= p->even.more[r];
+    }
+    if (!all) {
+        return false;
+    }
+    memcpy(bytes, p->even.arena_bytes, sizeof p->even.arena_bytes);
+    for (uint32_t r = 0; r < runs->n; r++) {
+        const uint64_t beyond = more[r] - p->even.more[r];
+        for (int space = 0; space < SMP_SPACES; space++) {
+            bytes[space] += beyond * p->slope_bytes[r][space];
+        }
+    }
+    return true;
+}
+
+static bool arenas_of(smp_mixes *mixes, part *p, const smp_runs *runs, const uint32_t *more,
+                      uint64_t bytes[SMP_SPACES])
+{
+    smp_repeat repeats[SMP_MOST_RUNS];
+    smp_slope slopes[SMP_MOST_RUNS];
+    smp_repeated out;
+    uint32_t n = 0;
+    if (extend_even(p, runs, more, bytes)) {
+        return true;
+    }
+    for (uint32_t r = 0; r < runs->n; r++) {
+        if (is_cut(&runs->run[r])) {
+            repeats[n++] = (smp_repeat){p->layer[r], 1, more[r]};
+        }
+    }
+    if (!smp_skeleton_arena(p->skeleton, n, repeats, &mixes->room, &out, slopes)) {
+        return false;
+    }
+    memcpy(bytes, out.arena_bytes, sizeof out.arena_bytes);
+    bool linear = true;
+    for (uint32_t i = 0; i < n; i++) {
+        linear = linear && slopes[i].linear;
+    }
+    if (linear && !p->has_even) {
+        p->has_even = true;
+        memcpy(p->even.more, more, sizeof p->even.more);
+        memcpy(p->even.arena_bytes, bytes, sizeof p->even.arena_bytes);
+        n = 0;
+        for (uint32_t r = 0; r < runs->n; r++) {
+            if (is_cut(&runs->run[r])) {
+                memcpy(p->slope_bytes[r], slopes[n++].bytes, sizeof p->slope_bytes[r]);
+            }
+        }
+    }
+    return true;
+}
+
+/* ---------------------------------------------------------------------- entry */
+
+/* Token ids and targets of micro-batches that are not lowered: two buffers of the step. */
+static uint64_t more_tokens_bytes(const smp_job *job)
+{
+    const uint64_t n = job->micro_batches;
+    const uint64_t bytes =
+        smp_mul(4, smp_mul(job->settings.micro_batch, job->batch.seq_len));
+    return n <= FEWEST ? 0
+                       : 2 * (smp_round_up(smp_mul(n, bytes), SMP_ALIGN_BYTES) -
+                              smp_round_up(smp_mul(FEWEST, bytes), SMP_ALIGN_BYTES));
+}
+
+static void fill(const smp_job *job, const family *f, const uint64_t bytes[SMP_SPACES],
+                 smp_mix *mix)
+{
+    mix->arena_bytes = bytes[SMP_SPACE_DEVICE] + more_tokens_bytes(job);
+    mix->host_arena_bytes = bytes[SMP_SPACE_HOST];
+    mix->device_bytes = smp_add(f->device_bytes, mix->arena_bytes);
+    mix->host_bytes =
+        smp_add(f->host_bytes, smp_mul(f->ranks_a_node, mix->host_arena_bytes));
+}
+
+static smp_status price_with(smp_mixes *mixes, const smp_job *job, const family *f,
+                             uint32_t keep, smp_errors *errors, smp_mix *mix, bool *known_p)
+{
+    smp_runs runs;
+    part_key key;
+    bool is_new = false;
+    uint32_t more[SMP_MOST_RUNS] = {0};
+    uint64_t bytes[SMP_SPACES];
+    smp_runs_find(job, keep, &runs);
+    if (runs.n == 0) {
+        return SMP_OK;
+    }
+    part_key_of(job, f, keep, &runs, &key);
+    part *p = smp_memo_at(mixes->parts, &key, &is_new);
+    if (is_new) {
+        const smp_status status = open_part(mixes, job, f, &runs, errors, p);
+        if (status != SMP_OK) {
+            return status;
+        }
+    }
+    for (uint32_t r = 0; r < runs.n; r++) {
+        more[r] = runs.run[r].layers - runs.run[r].kept;
+    }
+    *known_p = p->word && arenas_of(mixes, p, &runs, more, bytes);
+    if (*known_p) {
+        fill(job, f, bytes, mix);
+        mix->alone_ps = smp_word_end(
+            p->word, more, job->micro_batches > FEWEST ? job->micro_batches - FEWEST : 0);
+    }
+    return SMP_OK;
+}
+
+smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, smp_errors *errors,
+                         smp_mix *mix_p, bool *known_p)
+{
+    family *f = NULL;
+    smp_status status = find_family(mixes, job, errors, &f);
+    *known_p = false;
+    for (uint32_t k = 0; status == SMP_OK && f->known && !*known_p && k < KEEPS; k++) {
+        status = price_with(mixes, job, f, keeps[k], errors, mix_p, known_p);
+    }
+    return status;
+}

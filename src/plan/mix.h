@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mixes: the jobs that differ in which layers are checkpointed and which of them offloaded,
+ * and how far ahead they are loaded.  Their times (word.h) and arenas (skeleton.h) are put
+ * together from those of jobs with few layers, which are lowered once.
+ *
+ * Exact, to the picosecond where nothing slows anything and to the byte: what
+ * smp_simulation_alone and smp_step_lower_arena would say.
+ */
+#ifndef SMP_PLAN_MIX_H
+#define SMP_PLAN_MIX_H
+
+#include "plan/plan.h"
+
+typedef struct smp_mixes smp_mixes; /* what has been lowered, found again; not shared by threads */
+smp_mixes *smp_mixes_create(void);
+void smp_mixes_destroy(smp_mixes *mixes); /* NULL is fine */
+
+typedef struct smp_mix {
+    int64_t alone_ps;         /* step where nothing slows anything */
+    uint64_t arena_bytes, host_arena_bytes;
+    uint64_t device_bytes;    /* highest peak of a device and, of a node, of host memory */
+    uint64_t host_bytes;
+} smp_mix;
+
+/* A resolved job; *known_p false: it cannot be put together (several classes of ranks, a host
+ * that launches every kernel, layers of too many kinds), and nothing is said.  No allocation
+ * once what it is made of has been lowered. */
+SMP_CHECK smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, smp_errors *errors,
+                                   smp_mix *mix_p, bool *known_p);
+/* Programs lowered so far. */
+uint64_t smp_mixes_lowered(const smp_mixes *mixes);
+
+#endif
