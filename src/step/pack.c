@@ -80,7 +80,7 @@ smp_pack *smp_pack_create(smp_arena *arena, uint32_t n_item, const smp_pack_item
 /* ----------------------------------------------------------------------- room */
 
 enum {
-    ROUNDS = 32,     /* of moving the topmost item to the front, from each sequence */
+    ROUNDS = 12,     /* of moving the topmost item to the front, from each sequence */
     MOST_NODES = 256 /* of the search for a clique */
 };
 
