@@ -96,15 +96,17 @@ static limits limits_of(const smp_job *job)
     return at;
 }
 
+/* The last layer in the ring is another than those before: its output is not in the ring. */
 static uint32_t stretch_end(const smp_model *model, const limits *at, uint32_t layer)
 {
-    const uint32_t ends[] = {at->stored, at->offloaded, at->checkpointed};
-    for (uint32_t k = 0; k < 3; k++) {
-        if (layer < ends[k]) {
-            return ends[k];
-        }
+    const uint32_t last = at->offloaded > 0 ? at->offloaded - 1 : 0;
+    const uint32_t ends[] = {at->stored < last ? at->stored : last, last, at->offloaded,
+                             at->checkpointed, model->n_layer};
+    uint32_t k = 0;
+    while (layer >= ends[k]) {
+        k++;
     }
-    return model->n_layer;
+    return ends[k];
 }
 
 /* Layers from `layer` on whose kinds repeat with a period, at most up to `end`. */
