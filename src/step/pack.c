@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 32 }; /* of moving the topmost item to the front, from each sequence */
-
 typedef struct sort_key { uint64_t major, minor; uint32_t item; } sort_key;
 
 static int key_compare(const void *a, const void *b)
@@ -79,7 +77,12 @@ smp_pack *smp_pack_create(smp_arena *arena, uint32_t n_item, const smp_pack_item
     return pack;
 }
 
-/* ------------------------------------------------------------------- first fit */
+/* ----------------------------------------------------------------------- room */
+
+enum {
+    ROUNDS = 12,     /* of moving the topmost item to the front, from each sequence */
+    MOST_NODES = 256 /* of the search for a clique */
+};
 
 void smp_pack_room_free(smp_pack_room *room)
 {
@@ -87,21 +90,110 @@ void smp_pack_room_free(smp_pack_room *room)
     free(room->bases);
     free(room->seen);
     free(room->sequence);
+    free(room->lists);
     *room = (smp_pack_room){0};
 }
 
-static void make_room(smp_pack_room *room, uint32_t n)
+static void make_room(smp_pack_room *room, const smp_pack *pack)
 {
+    const uint32_t n = pack->n_item + pack->n_fixed;
+    const size_t lists = ((size_t)pack->n_item + 1) * n;
     if (n > room->capacity || room->capacity == 0) {
-        const uint32_t capacity = n + n / 2 + 16;
-        room->placed = smp_heap_grow(room->placed, capacity, sizeof *room->placed);
-        room->bases = smp_heap_grow(room->bases, capacity, sizeof *room->bases);
-        room->sequence = smp_heap_grow(room->sequence, capacity, sizeof *room->sequence);
+        room->capacity = n + n / 2 + 16;
+        room->placed = smp_heap_grow(room->placed, room->capacity, sizeof *room->placed);
+        room->bases = smp_heap_grow(room->bases, room->capacity, sizeof *room->bases);
+        room->sequence = smp_heap_grow(room->sequence, room->capacity, sizeof *room->sequence);
         room->seen = smp_heap_grow(room->seen, (size_t)SMP_PACK_ORDERS * ROUNDS,
                                    sizeof *room->seen);
-        room->capacity = capacity;
+    }
+    if (lists > room->list_capacity) {
+        room->lists = smp_heap_grow(room->lists, lists, sizeof *room->lists);
+        room->list_capacity = lists;
     }
 }
+
+/* ---------------------------------------------------------------------- bound */
+
+/* A search for the heaviest clique: of items and fixed ranges, any two of which conflict or
+ * are fixed.  Such lie apart in any packing, so it bounds the arena from below. */
+typedef struct clique {
+    const smp_pack *pack;
+    const smp_pack_range *fixed;
+    uint32_t n_cut;
+    const smp_pack_cut *cuts;
+    uint32_t n_node;
+    uint64_t best_bytes;
+    bool has_cuts;          /* the best one has the fixed ranges of all cuts */
+} clique;
+
+static void note_clique(clique *c, const uint32_t *fixed, uint32_t n_fixed, uint64_t bytes)
+{
+    if (bytes > c->best_bytes) {
+        uint32_t n_found = 0;
+        for (uint32_t k = 0; k < c->n_cut; k++) {
+            uint32_t f = 0;
+            while (f < n_fixed && fixed[f] != c->cuts[k].fixed) {
+                f++;
+            }
+            n_found += f < n_fixed;
+        }
+        c->best_bytes = bytes;
+        c->has_cuts = n_found == c->n_cut;
+    }
+}
+
+/* Extends a clique of items of `bytes` by items, the heaviest first; `fixed`: the fixed ranges
+ * that conflict with all of it.  Lists lie one behind the other: `items`, `fixed`, room for
+ * those of the next. */
+static void extend_clique(clique *c, uint32_t *items, uint32_t n_item, uint32_t n_fixed,
+                          uint64_t bytes)
+{
+    uint32_t *fixed = items + n_item, *next = fixed + n_fixed;
+    uint64_t most_bytes = bytes, fixed_bytes = 0;
+    for (uint32_t f = 0; f < n_fixed; f++) {
+        fixed_bytes += c->fixed[fixed[f]].end - c->fixed[fixed[f]].base;
+    }
+    note_clique(c, fixed, n_fixed, bytes + fixed_bytes);
+    for (uint32_t k = 0; k < n_item; k++) {
+        most_bytes += c->pack->bytes[items[k]];
+    }
+    for (uint32_t k = 0; k < n_item && c->n_node < MOST_NODES; k++) {
+        if (most_bytes + fixed_bytes <= c->best_bytes) {
+            return;
+        }
+        uint32_t n_next = 0, n_left = 0;
+        for (uint32_t j = k + 1; j < n_item; j++) {
+            next[n_next] = items[j];
+            n_next += smp_pack_conflicts(c->pack, items[k], items[j]);
+        }
+        for (uint32_t f = 0; f < n_fixed; f++) {
+            next[n_next + n_left] = fixed[f];
+            n_left += smp_pack_conflicts(c->pack, items[k], c->pack->n_item + fixed[f]);
+        }
+        c->n_node++;
+        extend_clique(c, next, n_next, n_left, bytes + c->pack->bytes[items[k]]);
+        most_bytes -= c->pack->bytes[items[k]];
+    }
+}
+
+/* A lower bound of the arena, space->target at least.  With cuts it is one that grows with
+ * the ranges that are cut as far as the arena does. */
+static uint64_t bound(const smp_pack *pack, const smp_pack_space *space, smp_pack_room *room,
+                      uint32_t n_cut, const smp_pack_cut *cuts)
+{
+    clique c = {.pack = pack, .fixed = space->fixed, .n_cut = n_cut, .cuts = cuts};
+    for (uint32_t i = 0; i < pack->n_item; i++) {
+        room->lists[i] = pack->sequence[0][i]; /* by size */
+    }
+    for (uint32_t f = 0; f < pack->n_fixed; f++) {
+        room->lists[pack->n_item + f] = f;
+    }
+    extend_clique(&c, room->lists, pack->n_item, pack->n_fixed, 0);
+    const uint64_t bytes = space->floor + c.best_bytes;
+    return c.has_cuts && bytes > space->target ? bytes : space->target;
+}
+
+/* ------------------------------------------------------------------- first fit */
 
 /* The lowest place of an item that conflicts with none of the placed ones: `all`, by base. */
 static uint64_t first_fit(const smp_pack_range *all, uint32_t n, uint64_t floor,
@@ -194,10 +286,11 @@ uint64_t smp_pack_best(const smp_pack *pack, const smp_pack_space *space, smp_pa
 {
     uint64_t best = UINT64_MAX;
     uint32_t n_seen = 0;
-    make_room(room, pack->n_item + pack->n_fixed);
-    for (uint32_t s = 0; s < pack->n_sequence && best > space->target; s++) {
+    make_room(room, pack);
+    const uint64_t target = bound(pack, space, room, n_cut, cuts);
+    for (uint32_t s = 0; s < pack->n_sequence && best > target; s++) {
         memcpy(room->sequence, pack->sequence[s], pack->n_item * sizeof *room->sequence);
-        for (uint32_t round = 0; round < ROUNDS && best > space->target; round++) {
+        for (uint32_t round = 0; round < ROUNDS && best > target; round++) {
             if (!is_new(pack, room, &n_seen)) {
                 break;
             }

@@ -48,8 +48,9 @@ typedef struct smp_pack_space {
 typedef struct smp_pack_room {
     smp_pack_range *placed;
     uint64_t *bases, *seen;
-    uint32_t *sequence;
+    uint32_t *sequence, *lists;
     uint32_t capacity;      /* items and fixed ranges */
+    size_t list_capacity;
 } smp_pack_room;
 void smp_pack_room_free(smp_pack_room *room);
 

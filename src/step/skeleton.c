@@ -6,9 +6,11 @@
  * first fit a lump is as good as its layers one by one: an item lies above a lump, below it,
  * or shares with all of it.  A layer more in the middle of a run of alike ones makes the lump
  * it lies in longer by a stride and the static part by the layer's parameters.  It leaves the
- * items as they are, and what they conflict with, since lives and clocks reach over a few
- * layers at most; and their sequences too, as these are sorted by what does not count layers
- * (memory.c).  So the packing of the longer program is that of the skeleton with longer lumps.
+ * items as they are, and what they conflict with, since lives that do not span the run and
+ * what clocks do not know reach over two layers at most (the rings have two slots); and their
+ * sequences too, as these are sorted by what does not count layers (memory.c).  So the packing
+ * of the longer program is that of the skeleton with longer lumps.  This last is not proved
+ * but tested (tests/step/test_skeleton.c).
  *
  * Why it is linear.  Let a be an address inside a lump, at the end of a layer which is not the
  * lump's last, and insert d bytes there.  Say that in every packing tried each item that may
@@ -21,7 +23,8 @@
  * Tops of arenas move by d too, since the lump's last layer does; what lay at the top still
  * does, and nothing else; so the same sequences come next, and all their tops, of which the
  * lowest counts, are larger by d.  The condition holds again, for this address and others.
- * Bytes inserted at the floor move everything.
+ * Bytes inserted at the floor move everything.  A search that ends early, at a bound, does so
+ * in the longer program too: bounds that count contain the lump.
  */
 #include "step/skeleton.h"
 
@@ -46,6 +49,7 @@ typedef struct side {
 } side;
 
 static const smp_space spaces[] = {SMP_SPACE_DEVICE, SMP_SPACE_HOST};
+enum { MARGIN = 2 }; /* alike layers beside those that repeat: lives and clocks reach as far */
 enum { SIDES = sizeof spaces / sizeof *spaces };
 
 struct smp_skeleton {
@@ -207,6 +211,41 @@ static bool entries_of(const side *at, const cell *cells, const smp_repeat *repe
     return first >= lump->entry + n && end + n <= lump->entry + lump->entries;
 }
 
+/* Whether two layers have parameters of one size and lie in the same stacks. */
+static bool are_alike(const smp_skeleton *skeleton, uint32_t a, uint32_t b)
+{
+    for (uint32_t i = 0; i < SIDES; i++) {
+        const side *at = &skeleton->sides[i];
+        if (at->static_bytes[a] != at->static_bytes[b]) {
+            return false;
+        }
+        for (uint32_t s = 0; s < at->n_stack; s++) {
+            const cell *cells = at->cells + (size_t)s * skeleton->n_layer;
+            if ((cells[a].lump == SMP_NO_ITEM) != (cells[b].lump == SMP_NO_ITEM)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Whether the layers of the repeat follow and precede alike ones, MARGIN times. */
+static bool is_inside(const smp_skeleton *skeleton, const smp_repeat *repeat)
+{
+    const uint64_t margin = (uint64_t)MARGIN * repeat->layers;
+    const uint64_t end = (uint64_t)repeat->layer + repeat->layers + margin;
+    if (repeat->layers == 0 || repeat->layer < margin || end > skeleton->n_layer) {
+        return false;
+    }
+    for (uint32_t layer = repeat->layer - (uint32_t)margin; layer + repeat->layers < end;
+         layer++) {
+        if (!are_alike(skeleton, layer, layer + repeat->layers)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 typedef struct growth { uint64_t floor, slope; } growth; /* of an arena: bytes */
 
 /* Adds what a repeat, the number `owner`, brings to a space. */
@@ -264,8 +303,7 @@ static bool pack_side(const smp_skeleton *skeleton, const side *at, uint32_t n,
     }
     for (uint32_t i = 0; i < n; i++) {
         growth grown;
-        if (repeats[i].layer + repeats[i].layers > skeleton->n_layer
-            || !add_repeat(skeleton, at, &repeats[i], i, room, &n_cut, &grown)) {
+        if (!add_repeat(skeleton, at, &repeats[i], i, room, &n_cut, &grown)) {
             return false;
         }
         floor = smp_add(floor, grown.floor);
@@ -287,8 +325,13 @@ bool smp_skeleton_arena(const smp_skeleton *skeleton, uint32_t n, const smp_repe
                         smp_skeleton_room *room, smp_repeated *out, smp_slope *slopes)
 {
     *out = (smp_repeated){0};
-    for (uint32_t i = 0; slopes && i < n; i++) {
-        slopes[i] = (smp_slope){.linear = true};
+    for (uint32_t i = 0; i < n; i++) {
+        if (!is_inside(skeleton, &repeats[i])) {
+            return false;
+        }
+        if (slopes) {
+            slopes[i] = (smp_slope){.linear = true};
+        }
     }
     for (uint32_t i = 0; i < SIDES; i++) {
         if (!pack_side(skeleton, &skeleton->sides[i], n, repeats, room,

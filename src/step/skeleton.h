@@ -43,10 +43,11 @@ SMP_CHECK smp_status smp_skeleton_create(smp_program *program, smp_arena *arena,
                                          smp_errors *errors, smp_skeleton **skeleton_p);
 
 /* The arena of the program in which each of n repeats, of different layers, occurs so often;
- * slopes (NULL: not asked) gets n entries.  False: the layers of a repeat do not lie inside a
- * run of alike ones, which reaches at least as many layers further at both ends; then nothing
- * is known, and the program has to have more layers.  Does not allocate once `room` is large
- * enough. */
+ * slopes (NULL: not asked) gets n entries.  False: a repeat does not lie inside a run of alike
+ * layers that reaches twice as many layers further at both ends, or these may not share with
+ * the same items; then nothing is known, and the program has to have more layers.  Runs of
+ * five layers are enough for all jobs seen, those of alternating kinds of five periods.  Does
+ * not allocate once `room` is large enough. */
 SMP_CHECK bool smp_skeleton_arena(const smp_skeleton *skeleton, uint32_t n,
                                   const smp_repeat *repeats, smp_skeleton_room *room,
                                   smp_repeated *out, smp_slope *slopes);
