@@ -46,12 +46,13 @@ static uint32_t place_of(const bounds *b, uint32_t layer, uint32_t n_layer, uint
 }
 
 /* Loads run ahead of backward by the horizon, and the ring behind what is stored is as long. */
-static uint32_t kept_of(uint32_t place, uint32_t layers, uint32_t keep, uint32_t horizon)
+static void keep_layers(smp_run *run, uint32_t place, uint32_t keep, uint32_t horizon)
 {
     if (place == STORED) {
         keep += horizon;
     }
-    return place == IN_RING || layers < keep ? layers : keep;
+    run->repeats = place != IN_RING && run->layers >= keep;
+    run->kept = run->repeats ? keep : run->layers;
 }
 
 static uint32_t end_of_kind(const smp_model *model, uint32_t layer, uint32_t end)
@@ -99,8 +100,8 @@ void smp_runs_find(const smp_job *job, uint32_t keep, smp_runs *runs)
         }
         smp_run *run = &runs->run[runs->n++];
         *run = (smp_run){.first = layer, .layers = end - layer, .at = at,
-                         .kept = kept_of(place, end - layer, keep, b.horizon),
                          .alike = 2U * PLACES * model->kind_of_layer[layer] + place};
+        keep_layers(run, place, keep, b.horizon);
         at += run->kept;
         layer = end;
     }

@@ -47,8 +47,9 @@ typedef struct part_key {
     uint16_t alike[SMP_MOST_RUNS], kept[SMP_MOST_RUNS];
 } part_key;
 
-/* Where the arena begins to grow evenly. */
+/* Lengths from which on the arena grows evenly. */
 typedef struct even { uint32_t more[SMP_MOST_RUNS]; uint64_t arena_bytes[SMP_SPACES]; } even;
+enum { MOST_EVEN = 6, MOST_LEAST = 31 };
 
 typedef struct part {
     part_key key;
@@ -56,8 +57,8 @@ typedef struct part {
     const smp_skeleton *skeleton;
     uint32_t layer[SMP_MOST_RUNS]; /* that is repeated */
     uint64_t slope_bytes[SMP_MOST_RUNS][SMP_SPACES];
-    even even;
-    bool has_even;
+    even even[MOST_EVEN];
+    uint32_t n_even;
 } part;
 
 struct smp_mixes {
@@ -201,11 +202,6 @@ static smp_status find_family(smp_mixes *mixes, const smp_job *job, smp_errors *
 
 /* ---------------------------------------------------------------------- parts */
 
-static bool is_cut(const smp_run *run)
-{
-    return run->kept < run->layers;
-}
-
 /* The job with few layers, and no more micro-batches than stand for all. */
 static smp_status open_part(smp_mixes *mixes, const smp_job *job, const family *f,
                             const smp_runs *runs, smp_errors *errors, part *p)
@@ -253,22 +249,75 @@ static void part_key_of(const smp_job *job, const family *f, uint32_t keep,
     }
 }
 
-/* Whether the arena is linear from what is known of the part. */
+/* The arenas by what is known to grow evenly; false: these lengths are not among it. */
 static bool extend_even(const part *p, const smp_runs *runs, const uint32_t *more,
                         uint64_t bytes[SMP_SPACES])
 {
-    bool all = p->has_even;
-    for (uint32_t r = 0; r < runs->n; r++) {
-        all = all && more[r] >= p->even.more[r];
+    uint32_t e = 0;
+    for (uint32_t r = 0; e < p->n_even && r < runs->n; r++) {
+        if (more[r] < p->even[e].more[r]) {
+            e++;
+            r = UINT32_MAX; /* the next from its first run on */
+        }
     }
-    if (!all) {
+    if (e == p->n_even) {
         return false;
     }
-    memcpy(bytes, p->even.arena_bytes, sizeof p->even.arena_bytes);
+    memcpy(bytes, p->even[e].arena_bytes, sizeof p->even[e].arena_bytes);
     for (uint32_t r = 0; r < runs->n; r++) {
-        const uint64_t beyond = more[r] - p->even.more[r];
+        const uint64_t beyond = more[r] - p->even[e].more[r];
         for (int space = 0; space < SMP_SPACES; space++) {
             bytes[space] += beyond * p->slope_bytes[r][space];
+        }
+    }
+    return true;
+}
+
+/* Packs with these lengths; notes where they begin to be even.  False: no layers repeat. */
+static bool pack(smp_mixes *mixes, part *p, const smp_runs *runs, const uint32_t *more,
+                 uint64_t bytes[SMP_SPACES])
+{
+    smp_repeat repeats[SMP_MOST_RUNS] = {{0}};
+    smp_slope slopes[SMP_MOST_RUNS];
+    smp_repeated out;
+    uint32_t n = 0;
+    bool linear = p->n_even < MOST_EVEN;
+    for (uint32_t r = 0; r < runs->n; r++) {
+        if (runs->run[r].repeats) {
+            repeats[n++] = (smp_repeat){p->layer[r], 1, more[r]};
+        }
+    }
+    if (!smp_skeleton_arena(p->skeleton, n, repeats, &mixes->room, &out, slopes)) {
+        return false;
+    }
+    memcpy(bytes, out.arena_bytes, sizeof out.arena_bytes);
+    for (uint32_t i = 0; i < n; i++) {
+        linear = linear && slopes[i].linear;
+    }
+    if (linear) {
+        even *e = &p->even[p->n_even++];
+        memcpy(e->more, more, sizeof e->more);
+        memcpy(e->arena_bytes, bytes, sizeof e->arena_bytes);
+        for (uint32_t r = 0, i = 0; r < runs->n; r++) {
+            if (runs->run[r].repeats) {
+                memcpy(p->slope_bytes[r], slopes[i++].bytes, sizeof p->slope_bytes[r]);
+            }
+        }
+    }
+    return true;
+}
+
+/* Looks for the least lengths that are even, the same for all runs. */
+static bool find_even(smp_mixes *mixes, part *p, const smp_runs *runs)
+{
+    for (uint32_t least = 0; least <= MOST_LEAST && p->n_even == 0; least = 2 * least + 1) {
+        uint32_t more[SMP_MOST_RUNS] = {0};
+        uint64_t bytes[SMP_SPACES];
+        for (uint32_t r = 0; r < runs->n; r++) {
+            more[r] = runs->run[r].repeats ? least : 0;
+        }
+        if (!pack(mixes, p, runs, more, bytes)) {
+            return false;
         }
     }
     return true;
@@ -277,38 +326,7 @@ static bool extend_even(const part *p, const smp_runs *runs, const uint32_t *mor
 static bool arenas_of(smp_mixes *mixes, part *p, const smp_runs *runs, const uint32_t *more,
                       uint64_t bytes[SMP_SPACES])
 {
-    smp_repeat repeats[SMP_MOST_RUNS];
-    smp_slope slopes[SMP_MOST_RUNS];
-    smp_repeated out;
-    uint32_t n = 0;
-    if (extend_even(p, runs, more, bytes)) {
-        return true;
-    }
-    for (uint32_t r = 0; r < runs->n; r++) {
-        if (is_cut(&runs->run[r])) {
-            repeats[n++] = (smp_repeat){p->layer[r], 1, more[r]};
-        }
-    }
-    if (!smp_skeleton_arena(p->skeleton, n, repeats, &mixes->room, &out, slopes)) {
-        return false;
-    }
-    memcpy(bytes, out.arena_bytes, sizeof out.arena_bytes);
-    bool linear = true;
-    for (uint32_t i = 0; i < n; i++) {
-        linear = linear && slopes[i].linear;
-    }
-    if (linear && !p->has_even) {
-        p->has_even = true;
-        memcpy(p->even.more, more, sizeof p->even.more);
-        memcpy(p->even.arena_bytes, bytes, sizeof p->even.arena_bytes);
-        n = 0;
-        for (uint32_t r = 0; r < runs->n; r++) {
-            if (is_cut(&runs->run[r])) {
-                memcpy(p->slope_bytes[r], slopes[n++].bytes, sizeof p->slope_bytes[r]);
-            }
-        }
-    }
-    return true;
+    return extend_even(p, runs, more, bytes) || pack(mixes, p, runs, more, bytes);
 }
 
 /* ---------------------------------------------------------------------- entry */
@@ -352,6 +370,9 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, const family 
         const smp_status status = open_part(mixes, job, f, &runs, errors, p);
         if (status != SMP_OK) {
             return status;
+        }
+        if (p->word && !find_even(mixes, p, &runs)) {
+            p->word = NULL;
         }
     }
     for (uint32_t r = 0; r < runs.n; r++) {

@@ -203,26 +203,21 @@ static void add_offload(smp_plan_space *space)
     space->pinned[SMP_DIM_OFFLOAD] = offload_given;
 }
 
-/* Of the checkpointed layers the first quarter, half, three quarters of all layers; 0: all that
- * are checkpointed.  Fewer are faster and come first. */
+/* Every number of the first layers; 0: all that are checkpointed.  Fewer are faster and come
+ * first. */
 static void add_offload_layers(smp_plan_space *space)
 {
     const smp_job *job = space->job;
     const uint32_t n_layer = job->model->n_layer;
-    uint32_t values[4];
-    uint32_t n = 0;
     if (given(job, "offload_layers") || !space->fine) {
         pin(space, SMP_DIM_OFFLOAD_LAYERS, job->settings.offload_layers);
         return;
     }
-    for (uint32_t quarters = 1; quarters < 4; quarters++) {
-        const uint32_t layers = n_layer * quarters / 4;
-        if (layers > (n > 0 ? values[n - 1] : 0)) {
-            values[n++] = layers;
-        }
+    uint32_t *values = SMP_ARENA_ARRAY(space->arena, n_layer, uint32_t);
+    for (uint32_t layers = 1; layers < n_layer; layers++) {
+        values[layers - 1] = layers;
     }
-    values[n++] = 0;
-    set_values(space, SMP_DIM_OFFLOAD_LAYERS, values, n);
+    set_values(space, SMP_DIM_OFFLOAD_LAYERS, values, n_layer);
 }
 
 static void add_sharding(smp_plan_space *space)

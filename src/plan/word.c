@@ -371,16 +371,11 @@ static passing *passing_of(const writing *w, uint32_t i)
     return &w->passing[run * w->program->n_segment + it->segment];
 }
 
-static bool is_whole(const smp_runs *runs, uint32_t run)
-{
-    return runs->run[run].kept == runs->run[run].layers;
-}
-
 /* Repeats the layer that begins here, if one does that is still to be repeated. */
 static bool repeat_here(writing *w, uint32_t at)
 {
     const uint32_t run = run_of(w->runs, w->program->order[at].layer);
-    const uint32_t period = is_whole(w->runs, run) ? 0 : period_at(w, at);
+    const uint32_t period = w->runs->run[run].repeats ? period_at(w, at) : 0;
     cut here, twin;
     for (uint32_t i = at; i < at + period; i++) {
         if (passing_of(w, i)->repeated) {
@@ -420,7 +415,7 @@ static bool all_repeated(const writing *w)
         passing *at = passing_of(w, i);
         at->layers++;
         if (at->layers > 1 && !at->repeated &&
-            !is_whole(w->runs, run_of(w->runs, w->program->order[i].layer))) {
+            w->runs->run[run_of(w->runs, w->program->order[i].layer)].repeats) {
             return false;
         }
     }

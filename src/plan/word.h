@@ -25,8 +25,8 @@ typedef struct smp_word smp_word;
 
 /* A program of a cut job, whose tasks last duration_ps; it and the runs need not outlive the
  * word, which lies in the arena.  `middle`: micro-batches may be added in the middle.  NULL: a
- * pass of a run that is not whole, or the middle, has no layer that repeats; where more are
- * kept there may be one. */
+ * pass of a run that repeats, or the middle, has nothing that does; where more layers are kept
+ * it may. */
 smp_word *smp_word_create(const smp_program *program, const int64_t *duration_ps,
                           const smp_runs *runs, bool middle, smp_arena *arena);
 /* End of the step where run r has more[r] layers more, and with `more_middle` micro-batches
