@@ -53,18 +53,36 @@ static smp_job with_micro_batches(const smp_job *job, uint64_t n)
  * overlap. */
 typedef enum detail { TIME, MEMORY, SAFETY } detail;
 
-static smp_status simulate(const smp_job *job, detail detail_, smp_errors *errors,
+/* How a job is simulated. */
+typedef struct wanted {
+    detail detail;
+    bool alone;             /* also where nothing slows */
+    const smp_ranks *ranks; /* of the job, or NULL */
+} wanted;
+
+static smp_status lower(const smp_job *job, wanted how, smp_errors *errors, smp_step **step_p)
+{
+    if (how.detail == TIME) {
+        return how.ranks ? smp_step_lower_apart_on(job, how.ranks, errors, step_p)
+                         : smp_step_lower_apart(job, errors, step_p);
+    }
+    if (how.detail == MEMORY) {
+        return how.ranks ? smp_step_lower_arena_on(job, how.ranks, errors, step_p)
+                         : smp_step_lower_arena(job, errors, step_p);
+    }
+    return smp_step_lower(job, errors, step_p);
+}
+
+static smp_status simulate(const smp_job *job, wanted how, smp_errors *errors,
                            smp_step **step_p, smp_simulation **simulation_p)
 {
     smp_step *step = NULL;
-    smp_status st = detail_ == TIME     ? smp_step_lower_apart(job, errors, &step)
-                    : detail_ == MEMORY ? smp_step_lower_arena(job, errors, &step)
-                                        : smp_step_lower(job, errors, &step);
+    smp_status st = lower(job, how, errors, &step);
     if (st != SMP_OK) {
         return st;
     }
-    st = detail_ == TIME ? smp_simulate_times(job, step, errors, simulation_p)
-                         : smp_simulate(job, step, errors, simulation_p);
+    st = how.detail == TIME ? smp_simulate_times(job, step, errors, simulation_p)
+                            : smp_simulate(job, step, errors, simulation_p);
     if (st != SMP_OK) {
         smp_step_destroy(step);
         return st;
@@ -78,7 +96,8 @@ smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors, smp_report
     smp_step *step = NULL;
     smp_simulation *simulation = NULL;
     const smp_job expected = with_expected_rows(job);
-    const smp_status st = simulate(&expected, SAFETY, errors, &step, &simulation);
+    const smp_status st =
+        simulate(&expected, (wanted){.detail = SAFETY}, errors, &step, &simulation);
     if (st == SMP_OK) {
         *report_p = *smp_simulation_report(simulation);
         smp_simulation_destroy(simulation);
@@ -242,8 +261,6 @@ typedef struct trial {
     int64_t alone_ps, alone_shift_ps;
 } trial;
 
-typedef struct wanted { detail detail; bool alone; } wanted; /* also where nothing slows */
-
 /* Simulates n micro-batches. */
 static smp_status try_micro_batches(const smp_job *job, uint64_t n, wanted how,
                                     smp_errors *errors, trial *out)
@@ -251,7 +268,7 @@ static smp_status try_micro_batches(const smp_job *job, uint64_t n, wanted how,
     const smp_job fewer = with_micro_batches(job, n);
     smp_step *step = NULL;
     smp_simulation *simulation = NULL;
-    smp_status st = simulate(&fewer, how.detail, errors, &step, &simulation);
+    smp_status st = simulate(&fewer, how, errors, &step, &simulation);
     if (st != SMP_OK) {
         return st;
     }
@@ -292,12 +309,12 @@ static smp_status try_enough(const smp_job *job, wanted how, smp_errors *errors,
     return SMP_OK;
 }
 
-smp_status smp_evaluate_time(const smp_job *job, smp_errors *errors, int64_t *step_ps_p,
-                             int64_t *alone_ps_p)
+smp_status smp_evaluate_time(const smp_job *job, const smp_ranks *ranks, smp_errors *errors,
+                             int64_t *step_ps_p, int64_t *alone_ps_p)
 {
     uint64_t n = 0;
     trial last;
-    const wanted how = {TIME, alone_ps_p != NULL};
+    const wanted how = {TIME, alone_ps_p != NULL, ranks};
     const smp_status st = try_enough(job, how, errors, &last, &n);
     if (st == SMP_OK) {
         *step_ps_p = last.report.step_ps;
@@ -311,10 +328,11 @@ smp_status smp_evaluate_time(const smp_job *job, smp_errors *errors, int64_t *st
     return st;
 }
 
-smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
-                        smp_report *report_p, int64_t *alone_ps_p, uint64_t *micro_batches_p)
+smp_status smp_evaluate_on(const smp_job *job, const smp_ranks *ranks, bool parts,
+                           smp_errors *errors, smp_report *report_p, int64_t *alone_ps_p,
+                           uint64_t *micro_batches_p)
 {
-    const wanted how = {parts ? SAFETY : MEMORY, alone_ps_p != NULL};
+    const wanted how = {parts ? SAFETY : MEMORY, alone_ps_p != NULL, ranks};
     uint64_t n = 0;
     trial last;
     smp_status st = try_enough(job, how, errors, &last, &n);
@@ -340,6 +358,12 @@ smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
         *micro_batches_p = n;
     }
     return SMP_OK;
+}
+
+smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
+                        smp_report *report_p, int64_t *alone_ps_p, uint64_t *micro_batches_p)
+{
+    return smp_evaluate_on(job, NULL, parts, errors, report_p, alone_ps_p, micro_batches_p);
 }
 
 uint64_t smp_memory_limit(const smp_report *report, double margin_frac)

@@ -398,3 +398,12 @@ smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, smp_errors *error
     }
     return status;
 }
+
+const smp_ranks *smp_mix_ranks(smp_mixes *mixes, const smp_job *job)
+{
+    family_key key;
+    bool is_new = false;
+    key_of(job, &key);
+    const family *f = smp_memo_at(mixes->families, &key, &is_new);
+    return f->known ? &f->ranks : NULL;
+}

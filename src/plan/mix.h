@@ -28,6 +28,9 @@ typedef struct smp_mix {
  * once what it is made of has been lowered. */
 SMP_CHECK smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, smp_errors *errors,
                                    smp_mix *mix_p, bool *known_p);
+/* The ranks of a job that was priced, NULL where it was not known; they live as long as
+ * `mixes`. */
+const smp_ranks *smp_mix_ranks(smp_mixes *mixes, const smp_job *job);
 /* Programs lowered so far. */
 uint64_t smp_mixes_lowered(const smp_mixes *mixes);
 

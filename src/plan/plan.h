@@ -22,6 +22,7 @@
 #include "base/text.h"
 #include "cost/cost.h"
 #include "smp.h"
+#include "step/program.h"
 
 typedef enum smp_dim {
     /* head */
@@ -100,10 +101,15 @@ uint32_t smp_expert_shards(const smp_settings *settings);
 SMP_CHECK smp_status smp_evaluate(const smp_job *job, bool parts, smp_errors *errors,
                                   smp_report *report_p, int64_t *alone_ps_p,
                                   uint64_t *micro_batches_p);
+/* The same on ranks that are there. */
+SMP_CHECK smp_status smp_evaluate_on(const smp_job *job, const smp_ranks *ranks, bool parts,
+                                     smp_errors *errors, smp_report *report_p,
+                                     int64_t *alone_ps_p, uint64_t *micro_batches_p);
 /* Step time alone, without a memory plan: sharing of memory adds no wait, so it is the same
- * to the picosecond.  `alone_ps_p` as above. */
-SMP_CHECK smp_status smp_evaluate_time(const smp_job *job, smp_errors *errors,
-                                       int64_t *step_ps_p, int64_t *alone_ps_p);
+ * to the picosecond.  `ranks` of the job, or NULL; `alone_ps_p` as above. */
+SMP_CHECK smp_status smp_evaluate_time(const smp_job *job, const smp_ranks *ranks,
+                                       smp_errors *errors, int64_t *step_ps_p,
+                                       int64_t *alone_ps_p);
 /* The same by simulating everything. */
 SMP_CHECK smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors,
                                         smp_report *report_p);

@@ -13,6 +13,7 @@
 #include "config.h"
 
 #include "plan/front.h"
+#include "plan/mix.h"
 
 #include "base/numeric.h"
 #include "base/parallel.h"
@@ -25,7 +26,7 @@
 #include <string.h>
 #include <time.h>
 
-typedef enum level { LEVEL_HEAD, LEVEL_MESH, LEVEL_POINT } level;
+typedef enum level { LEVEL_HEAD, LEVEL_MESH, LEVEL_POINT, LEVEL_PRICED } level;
 
 /* What plans are ranked by; of a part of the space, a lower bound of the ranks in it. */
 typedef struct rank { int64_t step_ps; uint64_t code; } rank;
@@ -55,6 +56,7 @@ typedef struct ready {
     smp_found found;
     int64_t alone_ps;
     bool whole;         /* the report is there, not only the time */
+    const smp_ranks *ranks; /* where it has been priced, else NULL */
     smp_errors *errors;
     smp_status status;
 } ready;
@@ -63,6 +65,7 @@ typedef struct search {
     smp_plan *plan;
     smp_errors *errors;
     smp_bounds *bounds;
+    smp_mixes *mixes;
     smp_plan_space *space;
     heap heap;
     ready *ready; /* BATCH */
@@ -274,12 +277,14 @@ static void time_ready(void *search_, uint32_t i)
     const search *s = search_;
     ready *at = &s->ready[i];
     smp_report *report = &at->found.report;
-    at->status =
-        smp_evaluate_time(&at->found.job, at->errors, &report->step_ps, &at->alone_ps);
+    /* of what has been priced the time alone is known */
+    at->status = smp_evaluate_time(&at->found.job, at->ranks, at->errors, &report->step_ps,
+                                   at->ranks ? NULL : &at->alone_ps);
     const rank own = rank_of(&at->found);
     at->whole = at->status == SMP_OK && is_open(s, &own);
     if (at->whole) {
-        at->status = smp_evaluate(&at->found.job, false, at->errors, report, NULL, NULL);
+        at->status = smp_evaluate_on(&at->found.job, at->ranks, false, at->errors, report,
+                                     NULL, NULL);
     }
 }
 
@@ -303,8 +308,10 @@ static smp_status time_batch(search *s)
             return fail_ready(s, at);
         }
         s->plan->info.evaluated++;
-        SMP_GROW(s->timed, s->n_timed, s->timed_room);
-        s->timed[s->n_timed++] = (timed){at->point, at->alone_ps};
+        if (at->ranks == NULL) {
+            SMP_GROW(s->timed, s->n_timed, s->timed_room);
+            s->timed[s->n_timed++] = (timed){at->point, at->alone_ps};
+        }
         if (at->whole) {
             note_whole(s, &at->found);
         }
@@ -471,22 +478,57 @@ static bool is_dominated_by_batch(const search *s, const smp_point *point)
     return is;
 }
 
+/* Prices a point: one that does not fit is dropped, and one that does comes again with its
+ * time where nothing slows anything. *known_p false: it cannot be priced. */
+static smp_status price_point(search *s, const item *point, bool *known_p)
+{
+    smp_job job;
+    smp_mix mix;
+    if (!smp_plan_space_job(s->space, &point->point, &job)) {
+        *known_p = true;
+        return SMP_OK;
+    }
+    const smp_status st = smp_mix_price(s->mixes, &job, s->errors, &mix, known_p);
+    if (st != SMP_OK || !*known_p) {
+        return st;
+    }
+    const bool fits = mix.device_bytes <= s->limit_bytes &&
+                      (double)mix.host_bytes <= job.cluster->host_memory_bytes.value;
+    if (fits) {
+        item priced = *point;
+        priced.level = LEVEL_PRICED;
+        if (mix.alone_ps > priced.bound.step_ps) {
+            priced.bound.step_ps = mix.alone_ps;
+        }
+        heap_push(&s->heap, &priced);
+    }
+    return SMP_OK;
+}
+
+static void add_to_batch(search *s, const item *point, bool priced)
+{
+    ready *at = &s->ready[s->n_ready];
+    if (smp_plan_space_job(s->space, &point->point, &at->found.job)) {
+        at->point = point->point;
+        at->found.code = point->bound.code;
+        at->ranks = priced ? smp_mix_ranks(s->mixes, &at->found.job) : NULL;
+        s->n_ready++;
+    }
+}
+
 /* Adds a point to the batch, unless what dominates it gives it a higher bound, or will know
  * after this batch. */
 static void take_point(search *s, item *point)
 {
     const int64_t dominating = dominating_ps(s, &point->point);
-    ready *at = &s->ready[s->n_ready];
     if (dominating > point->bound.step_ps) {
         point->bound.step_ps = dominating;
         heap_push(&s->heap, point);
     } else if (is_dominated_by_batch(s, &point->point)) {
         SMP_GROW(s->later, s->n_later, s->later_room);
         s->later[s->n_later++] = *point;
-    } else if (smp_plan_space_job(s->space, &point->point, &at->found.job)) {
-        at->point = point->point;
-        at->found.code = point->bound.code;
-        s->n_ready++;
+    } else {
+        add_to_batch(s, point, false);
     }
 }
 
@@ -496,6 +538,7 @@ static smp_status fill_batch(search *s)
     smp_status st = SMP_OK;
     while (st == SMP_OK && s->heap.n > 0 && s->n_ready < BATCH) {
         item part = heap_pop(&s->heap);
+        bool known = false;
         const bool open = is_open(s, &part.bound);
         /* a batch that has been begun is simulated: what it holds has lower bounds */
         const bool late = open && s->n_ready == 0 && s->n_found > 0 && is_late(s->plan);
@@ -514,7 +557,13 @@ static smp_status fill_batch(search *s)
             st = split_mesh(s, &part);
             break;
         case LEVEL_POINT:
-            take_point(s, &part);
+            st = price_point(s, &part, &known);
+            if (st == SMP_OK && !known) {
+                take_point(s, &part);
+            }
+            break;
+        case LEVEL_PRICED:
+            add_to_batch(s, &part, true);
             break;
         }
     }
@@ -535,7 +584,7 @@ static smp_status best_first(search *s)
     return st;
 }
 
-static smp_status price_point(search *s, smp_found *candidate)
+static smp_status simulate_point(search *s, smp_found *candidate)
 {
     const smp_status st = smp_evaluate(&candidate->job, false, s->errors, &candidate->report,
                                        NULL, NULL);
@@ -555,7 +604,7 @@ static smp_status every_point(search *s)
     do {
         smp_found candidate = {.code = smp_plan_space_code(s->space, &point)};
         if (smp_plan_space_job(s->space, &point, &candidate.job)) {
-            const smp_status st = price_point(s, &candidate);
+            const smp_status st = simulate_point(s, &candidate);
             if (st != SMP_OK) {
                 return st;
             }
@@ -598,6 +647,7 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     for (uint32_t i = 0; i < BATCH; i++) {
         s.ready[i].errors = smp_errors_create();
     }
+    s.mixes = smp_mixes_create();
     s.limit_bytes = limit_of(plan, job);
     const uint64_t before = plan->info.evaluated;
     smp_status st = SMP_OK;
@@ -620,6 +670,7 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     free(s.later);
     free(s.heap.items);
     free(s.timed);
+    smp_mixes_destroy(s.mixes);
     smp_plan_space_destroy(s.space);
     smp_arena_destroy(arena);
     return st;

@@ -392,5 +392,7 @@ SMP_CHECK smp_status smp_step_lower_apart(const smp_job *job, smp_errors *errors
 /* The same on ranks that are there; they outlive the step. */
 SMP_CHECK smp_status smp_step_lower_apart_on(const smp_job *job, const smp_ranks *ranks,
                                              smp_errors *errors, smp_step **step_p);
+SMP_CHECK smp_status smp_step_lower_arena_on(const smp_job *job, const smp_ranks *ranks,
+                                             smp_errors *errors, smp_step **step_p);
 
 #endif

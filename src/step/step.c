@@ -267,6 +267,15 @@ smp_status smp_step_lower_apart_on(const smp_job *job, const smp_ranks *ranks,
                             : status;
 }
 
+smp_status smp_step_lower_arena_on(const smp_job *job, const smp_ranks *ranks,
+                                   smp_errors *errors, smp_step **step_p)
+{
+    const smp_status status = check_model(job, errors);
+
+    return status == SMP_OK ? lower_on(job, ranks, smp_program_plan_arena, errors, step_p)
+                            : status;
+}
+
 smp_status smp_step_lower(const smp_job *job, smp_errors *errors, smp_step **step_p)
 {
     return lower(job, smp_program_plan_memory, errors, step_p);
