@@ -52,6 +52,7 @@ typedef struct smp_plan_space {
     uint32_t n_choice[SMP_DIMS];
     bool pinned[SMP_DIMS];
     bool *groups;            /* by tensor, expert, shard, layout and order: can be legal */
+    uint64_t *leaves;        /* by checkpointing and prefetch: points of a mesh + 1, 0: not yet */
 } smp_plan_space;
 
 typedef struct smp_point { uint32_t digit[SMP_DIMS]; } smp_point;
@@ -73,6 +74,9 @@ bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp
 bool smp_plan_space_mesh(const smp_plan_space *space, const smp_point *point, smp_job *job_p);
 bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
                          const smp_job *mesh, smp_job *job_p);
+/* How many legal points there are with the head and mesh digits of `point`. */
+uint64_t smp_plan_space_leaves(const smp_plan_space *space, const smp_point *point,
+                               const smp_job *mesh);
 /* Digits of `a` say the same or less memory saving than those of `b`, the rest equal: then
  * the step of `b` takes no less than that of `a` where nothing slows anything. */
 bool smp_point_dominates(const smp_point *a, const smp_point *b);

@@ -13,7 +13,7 @@
 #include "config.h"
 
 #include "plan/front.h"
-#include "plan/mix.h"
+#include "plan/sparing.h"
 
 #include "base/numeric.h"
 #include "base/parallel.h"
@@ -26,7 +26,9 @@
 #include <string.h>
 #include <time.h>
 
-typedef enum level { LEVEL_HEAD, LEVEL_MESH, LEVEL_POINT, LEVEL_PRICED } level;
+typedef enum level {
+    LEVEL_HEAD, LEVEL_MESH, LEVEL_PRICED_MESH, LEVEL_POINT, LEVEL_PRICED
+} level;
 
 /* What plans are ranked by; of a part of the space, a lower bound of the ranks in it. */
 typedef struct rank { int64_t step_ps; uint64_t code; } rank;
@@ -351,17 +353,6 @@ static smp_status open_mesh(search *s, const smp_point *point, smp_job *job_p, b
     return st;
 }
 
-/* Points of a mesh. */
-static uint64_t count_leaves(const smp_plan_space *space, smp_point point, const smp_job *mesh)
-{
-    uint64_t n = 0;
-    smp_job job;
-    do {
-        n += smp_plan_space_leaf(space, &point, mesh, &job);
-    } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
-    return n;
-}
-
 /* Points of the whole space. */
 static uint64_t count_points(const smp_plan_space *space)
 {
@@ -370,7 +361,7 @@ static uint64_t count_points(const smp_plan_space *space)
     do {
         smp_job mesh;
         if (smp_plan_space_mesh(space, &point, &mesh)) {
-            n += count_leaves(space, point, &mesh);
+            n += smp_plan_space_leaves(space, &point, &mesh);
         }
     } while (smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
     return n;
@@ -392,7 +383,7 @@ static smp_status push_head(search *s, const smp_point *head)
         if (st == SMP_OK && open) {
             st = smp_bound_time(s->bounds, &job, false, s->errors, &bound_ps);
         }
-        s->n_point += legal ? count_leaves(s->space, point, &job) : 0;
+        s->n_point += legal ? smp_plan_space_leaves(s->space, &point, &job) : 0;
         if (st != SMP_OK) {
             return st;
         }
@@ -478,31 +469,17 @@ static bool is_dominated_by_batch(const search *s, const smp_point *point)
     return is;
 }
 
-/* Prices a point: one that does not fit is dropped, and one that does comes again with its
- * time where nothing slows anything. *known_p false: it cannot be priced. */
-static smp_status price_point(search *s, const item *point, bool *known_p)
+static smp_pricing pricing_of(const search *s)
 {
-    smp_job job;
-    smp_mix mix;
-    if (!smp_plan_space_job(s->space, &point->point, &job)) {
-        *known_p = true;
-        return SMP_OK;
-    }
-    const smp_status st = smp_mix_price(s->mixes, &job, s->errors, &mix, known_p);
-    if (st != SMP_OK || !*known_p) {
-        return st;
-    }
-    const bool fits = mix.device_bytes <= s->limit_bytes &&
-                      (double)mix.host_bytes <= job.cluster->host_memory_bytes.value;
-    if (fits) {
-        item priced = *point;
-        priced.level = LEVEL_PRICED;
-        if (mix.alone_ps > priced.bound.step_ps) {
-            priced.bound.step_ps = mix.alone_ps;
-        }
-        heap_push(&s->heap, &priced);
-    }
-    return SMP_OK;
+    return (smp_pricing){.space = s->space, .mixes = s->mixes, .limit_bytes = s->limit_bytes};
+}
+
+static void push_priced(search *s, level level_, const smp_point *point, int64_t least_ps,
+                        int64_t alone_ps)
+{
+    const item priced = {{alone_ps > least_ps ? alone_ps : least_ps,
+                          smp_plan_space_code(s->space, point)}, level_, *point};
+    heap_push(&s->heap, &priced);
 }
 
 static void add_to_batch(search *s, const item *point, bool priced)
@@ -532,13 +509,89 @@ static void take_point(search *s, item *point)
     }
 }
 
+/* The least that the points of a mesh need on a device is that of its last leaf. */
+static smp_status may_fit(search *s, const smp_point *mesh, bool *may_p)
+{
+    smp_point last = *mesh;
+    smp_job job;
+    uint64_t bytes = 0;
+    *may_p = true;
+    for (int dim = SMP_DIM_LEAF; dim < SMP_DIMS; dim++) {
+        last.digit[dim] = s->space->n_choice[dim] - 1;
+    }
+    if (!smp_plan_space_job(s->space, &last, &job)) {
+        return SMP_OK;
+    }
+    const smp_status st = smp_bound_memory(s->bounds, &job, true, s->errors, &bytes);
+    *may_p = bytes <= s->limit_bytes;
+    return st;
+}
+
+/* The time of the first leaf where nothing slows anything is a bound for all of a mesh. */
+static smp_status price_mesh(search *s, const item *mesh)
+{
+    const smp_pricing pricing = pricing_of(s);
+    smp_price price;
+    bool may = false;
+    smp_status st = may_fit(s, &mesh->point, &may);
+    if (st == SMP_OK && may) {
+        st = smp_price_point(&pricing, &mesh->point, s->errors, &price);
+    }
+    if (st == SMP_OK && may) {
+        push_priced(s, LEVEL_PRICED_MESH, &mesh->point, mesh->bound.step_ps,
+                    price.legal ? price.alone_ps : 0);
+    }
+    return st;
+}
+
+/* The sparing points of a mesh. */
+static smp_status split_finely(search *s, const item *mesh)
+{
+    const smp_pricing pricing = pricing_of(s);
+    smp_point leaf = mesh->point;
+    smp_status st = SMP_OK;
+    for (uint32_t p = 0; st == SMP_OK && p < s->space->n_choice[SMP_DIM_PREFETCH]; p++) {
+        for (uint32_t h = 0; st == SMP_OK && h < s->space->n_choice[SMP_DIM_OFFLOAD]; h++) {
+            bool found = false;
+            smp_price price;
+            leaf.digit[SMP_DIM_PREFETCH] = p;
+            leaf.digit[SMP_DIM_OFFLOAD] = h;
+            leaf.digit[SMP_DIM_OFFLOAD_LAYERS] = 0;
+            st = smp_find_sparing(&pricing, &leaf, s->errors, &price, &found);
+            if (st == SMP_OK && found) {
+                push_priced(s, LEVEL_PRICED, &leaf, mesh->bound.step_ps, price.alone_ps);
+            }
+        }
+    }
+    return st;
+}
+
+/* Prices a point: one that does not fit is dropped, and one that does comes again with its
+ * time where nothing slows anything; one that cannot be priced is taken as it is. */
+static smp_status price_point(search *s, item *point)
+{
+    smp_job job;
+    smp_mix mix;
+    bool known = false;
+    if (!smp_plan_space_job(s->space, &point->point, &job)) {
+        return SMP_OK;
+    }
+    const smp_status st = smp_mix_price(s->mixes, &job, s->errors, &mix, &known);
+    if (st == SMP_OK && !known) {
+        take_point(s, point);
+    } else if (st == SMP_OK && mix.device_bytes <= s->limit_bytes &&
+               (double)mix.host_bytes <= job.cluster->host_memory_bytes.value) {
+        push_priced(s, LEVEL_PRICED, &point->point, point->bound.step_ps, mix.alone_ps);
+    }
+    return st;
+}
+
 /* Takes parts until a batch of points is together or nothing that is left can be kept. */
 static smp_status fill_batch(search *s)
 {
     smp_status st = SMP_OK;
     while (st == SMP_OK && s->heap.n > 0 && s->n_ready < BATCH) {
         item part = heap_pop(&s->heap);
-        bool known = false;
         const bool open = is_open(s, &part.bound);
         /* a batch that has been begun is simulated: what it holds has lower bounds */
         const bool late = open && s->n_ready == 0 && s->n_found > 0 && is_late(s->plan);
@@ -554,13 +607,13 @@ static smp_status fill_batch(search *s)
             st = split_head(s, &part);
             break;
         case LEVEL_MESH:
-            st = split_mesh(s, &part);
+            st = s->space->fine ? price_mesh(s, &part) : split_mesh(s, &part);
+            break;
+        case LEVEL_PRICED_MESH:
+            st = split_finely(s, &part);
             break;
         case LEVEL_POINT:
-            st = price_point(s, &part, &known);
-            if (st == SMP_OK && !known) {
-                take_point(s, &part);
-            }
+            st = price_point(s, &part);
             break;
         case LEVEL_PRICED:
             add_to_batch(s, &part, true);
@@ -584,13 +637,21 @@ static smp_status best_first(search *s)
     return st;
 }
 
-static smp_status simulate_point(search *s, smp_found *candidate)
+static smp_status simulate_point(search *s, const smp_point *point, smp_found *candidate)
 {
-    const smp_status st = smp_evaluate(&candidate->job, false, s->errors, &candidate->report,
-                                       NULL, NULL);
+    const smp_pricing pricing = {.space = s->space, .limit_bytes = s->limit_bytes};
+    bool is_sparing = true;
+    smp_status st = smp_evaluate(&candidate->job, false, s->errors, &candidate->report, NULL,
+                                 NULL);
+    if (st == SMP_OK && s->space->fine &&
+        smp_report_fits(&candidate->report, s->plan->options.margin_frac)) {
+        st = smp_is_sparing(&pricing, point, s->errors, &is_sparing);
+    }
     if (st == SMP_OK) {
         s->plan->info.evaluated++;
-        note_whole(s, candidate);
+        if (is_sparing) {
+            note_whole(s, candidate);
+        }
         report_progress(s);
     }
     return st;
@@ -604,7 +665,7 @@ static smp_status every_point(search *s)
     do {
         smp_found candidate = {.code = smp_plan_space_code(s->space, &point)};
         if (smp_plan_space_job(s->space, &point, &candidate.job)) {
-            const smp_status st = simulate_point(s, &candidate);
+            const smp_status st = simulate_point(s, &point, &candidate);
             if (st != SMP_OK) {
                 return st;
             }

@@ -319,7 +319,9 @@ static void apply_leaf(const smp_plan_space *space, const smp_point *point, smp_
     if (horizon > 0) {
         s->activation_loading_horizon = horizon;
     }
-    s->offload_layers = choice_value(space, point, SMP_DIM_OFFLOAD_LAYERS);
+    if (horizon > 0 || space->pinned[SMP_DIM_OFFLOAD_LAYERS]) {
+        s->offload_layers = choice_value(space, point, SMP_DIM_OFFLOAD_LAYERS);
+    }
     s->loss_chunks = choice_value(space, point, SMP_DIM_CHUNKS);
     if (choice_value(space, point, SMP_DIM_PREFETCH) == 1) {
         s->prefetch = SMP_PREFETCH_NONE;
@@ -531,6 +533,33 @@ bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
     return !is_copy_leaf(space, point, job_p);
 }
 
+/* It depends on checkpointing, on whether there is anything to prefetch, and on whether the
+ * chunks of the loss are legal. */
+uint64_t smp_plan_space_leaves(const smp_plan_space *space, const smp_point *point,
+                               const smp_job *mesh)
+{
+    const smp_settings *s = &mesh->settings;
+    const uint64_t tokens = smp_mul(s->micro_batch, mesh->batch.seq_len);
+    const bool prefetches = gathers(s) && s->reshard_after_forward;
+    uint64_t *known =
+        &space->leaves[2 * (size_t)point->digit[SMP_DIM_CHECKPOINTING] + prefetches];
+    if (tokens % choice_value(space, point, SMP_DIM_CHUNKS) != 0) {
+        return 0;
+    }
+    if (*known == 0) {
+        smp_point leaf = *point;
+        smp_job job;
+        *known = 1;
+        for (int dim = SMP_DIM_LEAF; dim < SMP_DIMS; dim++) {
+            leaf.digit[dim] = 0;
+        }
+        do {
+            *known += smp_plan_space_leaf(space, &leaf, mesh, &job);
+        } while (smp_plan_space_next(space, &leaf, SMP_DIM_LEAF, SMP_DIMS));
+    }
+    return *known - 1;
+}
+
 bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp_job *job_p)
 {
     smp_job mesh;
@@ -553,6 +582,8 @@ smp_plan_space *smp_plan_space_create(const smp_job *job, bool fine)
     add_offload(space);
     add_offload_layers(space);
     add_chunks(space);
+    space->leaves = SMP_ARENA_ARRAY(
+        arena, 2 * (size_t)space->n_choice[SMP_DIM_CHECKPOINTING], uint64_t);
     find_groups(space);
     return space;
 }

@@ -184,7 +184,7 @@ static void test_evaluate(void **state)
             check_ok(smp_evaluate_fully(&job, s.errors, &full), s.errors);
             check_equal_reports(&quick, &full);
             int64_t step_ps = 0;
-            check_ok(smp_evaluate_time(&job, s.errors, &step_ps, NULL), s.errors);
+            check_ok(smp_evaluate_time(&job, NULL, s.errors, &step_ps, NULL), s.errors);
             check_i64(step_ps, full.step_ps);
             extended += simulated < job.micro_batches;
         } while (smp_plan_space_next(space, &point, 0, SMP_DIMS));
@@ -219,7 +219,7 @@ static void test_bounds(void **state)
             assert_true(bytes <= a->report.memory.peak_bytes);
             int64_t alone = 0;
             int64_t apart = 0;
-            check_ok(smp_evaluate_time(&a->job, s.errors, &apart, &alone), s.errors);
+            check_ok(smp_evaluate_time(&a->job, NULL, s.errors, &apart, &alone), s.errors);
             check_i64(apart, a->report.step_ps);
             n++;
             assert_true(alone <= a->report.step_ps);

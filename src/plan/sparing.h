@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sparing points of the fine space: those that save no more activations than they must.  A
+ * point is sparing where it would not fit with one layer fewer checkpointed, nor with one
+ * fewer offloaded, all else being equal.  Each of these saves memory and, where nothing slows
+ * anything, never time; so the others are worth nothing, and are not in the space.
+ */
+#ifndef SMP_PLAN_SPARING_H
+#define SMP_PLAN_SPARING_H
+
+#include "plan/mix.h"
+
+typedef struct smp_pricing {
+    const smp_plan_space *space;
+    smp_mixes *mixes;       /* NULL: everything is simulated */
+    uint64_t limit_bytes;   /* of a device */
+} smp_pricing;
+
+typedef struct smp_price {
+    bool legal;             /* else nothing else is said */
+    bool fits;
+    bool known;             /* by smp_mix_price */
+    int64_t alone_ps;
+} smp_price;
+
+SMP_CHECK smp_status smp_price_point(const smp_pricing *pricing, const smp_point *point,
+                                     smp_errors *errors, smp_price *price_p);
+/* Of a point that fits. */
+SMP_CHECK smp_status smp_is_sparing(const smp_pricing *pricing, const smp_point *point,
+                                    smp_errors *errors, bool *is_p);
+/* The sparing point among those that differ from this in the number of layers offloaded only;
+ * *found_p false: there is none. */
+SMP_CHECK smp_status smp_find_sparing(const smp_pricing *pricing, smp_point *point,
+                                      smp_errors *errors, smp_price *price_p, bool *found_p);
+
+#endif
