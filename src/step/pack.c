@@ -21,11 +21,25 @@ static int key_compare(const void *a, const void *b)
     return (x->item > y->item) - (x->item < y->item);
 }
 
-enum { BY_SIZE, BY_REACH, BY_AREA, BY_START };
+/* Bytes of an item and of those that it conflicts with: fixed ranges, whose sizes may vary
+ * between problems alike otherwise, do not count. */
+static uint64_t neighbourhood_bytes(const smp_pack *pack, uint32_t item)
+{
+    uint64_t bytes = pack->bytes[item];
+    for (uint32_t i = 0; i < pack->n_item; i++) {
+        bytes += i != item && smp_pack_conflicts(pack, item, i) ? pack->bytes[i] : 0;
+    }
+    return bytes;
+}
 
-static sort_key key_of(const smp_pack_item *item, uint32_t number, uint32_t by)
+enum { BY_SIZE, BY_NEIGHBOURHOOD, BY_REACH, BY_AREA, BY_START };
+
+static sort_key key_of(const smp_pack *pack, const smp_pack_item *item, uint32_t number,
+                       uint32_t by)
 {
     switch (by) {
+    case BY_NEIGHBOURHOOD:
+        return (sort_key){neighbourhood_bytes(pack, number), item->bytes, number};
     case BY_REACH:
         return (sort_key){item->reach, item->bytes, number};
     case BY_AREA:
@@ -43,7 +57,7 @@ static void add_sequence(smp_pack *pack, const smp_pack_item *items, uint32_t by
 {
     const size_t bytes = pack->n_item * sizeof *sequence;
     for (uint32_t i = 0; i < pack->n_item; i++) {
-        keys[i] = key_of(&items[i], i, by);
+        keys[i] = key_of(pack, &items[i], i, by);
     }
     if (pack->n_item > 0) {
         qsort(keys, pack->n_item, sizeof *keys, key_compare);
@@ -63,7 +77,6 @@ smp_pack *smp_pack_create(smp_arena *arena, uint32_t n_item, const smp_pack_item
                           uint32_t n_fixed)
 {
     smp_pack *pack = SMP_ARENA_NEW(arena, smp_pack);
-    sort_key *keys = SMP_ARENA_ARRAY(arena, n_item, sort_key);
     *pack = (smp_pack){.n_item = n_item, .n_fixed = n_fixed,
                        .words = (n_item + n_fixed) / 64 + 1};
     pack->bytes = SMP_ARENA_ARRAY(arena, n_item, uint64_t);
@@ -71,16 +84,21 @@ smp_pack *smp_pack_create(smp_arena *arena, uint32_t n_item, const smp_pack_item
     for (uint32_t i = 0; i < n_item; i++) {
         pack->bytes[i] = items[i].bytes;
     }
-    for (uint32_t by = 0; by < SMP_PACK_ORDERS; by++) {
-        add_sequence(pack, items, by, keys, SMP_ARENA_ARRAY(arena, n_item, uint32_t));
-    }
     return pack;
+}
+
+void smp_pack_sort(smp_pack *pack, smp_arena *arena, const smp_pack_item *items)
+{
+    sort_key *keys = SMP_ARENA_ARRAY(arena, pack->n_item, sort_key);
+    for (uint32_t by = 0; by < SMP_PACK_ORDERS; by++) {
+        add_sequence(pack, items, by, keys, SMP_ARENA_ARRAY(arena, pack->n_item, uint32_t));
+    }
 }
 
 /* ----------------------------------------------------------------------- room */
 
 enum {
-    ROUNDS = 12,     /* of moving the topmost item to the front, from each sequence */
+    ROUNDS = 8,      /* of moving the topmost item to the front, from each sequence */
     MOST_NODES = 256 /* of the search for a clique */
 };
 
