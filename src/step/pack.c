@@ -137,28 +137,9 @@ static void make_room(smp_pack_room *room, const smp_pack *pack)
 typedef struct clique {
     const smp_pack *pack;
     const smp_pack_range *fixed;
-    uint32_t n_cut;
-    const smp_pack_cut *cuts;
     uint32_t n_node;
     uint64_t best_bytes;
-    bool has_cuts;          /* the best one has the fixed ranges of all cuts */
 } clique;
-
-static void note_clique(clique *c, const uint32_t *fixed, uint32_t n_fixed, uint64_t bytes)
-{
-    if (bytes > c->best_bytes) {
-        uint32_t n_found = 0;
-        for (uint32_t k = 0; k < c->n_cut; k++) {
-            uint32_t f = 0;
-            while (f < n_fixed && fixed[f] != c->cuts[k].fixed) {
-                f++;
-            }
-            n_found += f < n_fixed;
-        }
-        c->best_bytes = bytes;
-        c->has_cuts = n_found == c->n_cut;
-    }
-}
 
 /* Extends a clique of items of `bytes` by items, the heaviest first; `fixed`: the fixed ranges
  * that conflict with all of it.  Lists lie one behind the other: `items`, `fixed`, room for
@@ -171,7 +152,7 @@ static void extend_clique(clique *c, uint32_t *items, uint32_t n_item, uint32_t 
     for (uint32_t f = 0; f < n_fixed; f++) {
         fixed_bytes += c->fixed[fixed[f]].end - c->fixed[fixed[f]].base;
     }
-    note_clique(c, fixed, n_fixed, bytes + fixed_bytes);
+    c->best_bytes = c->best_bytes > bytes + fixed_bytes ? c->best_bytes : bytes + fixed_bytes;
     for (uint32_t k = 0; k < n_item; k++) {
         most_bytes += c->pack->bytes[items[k]];
     }
@@ -194,12 +175,10 @@ static void extend_clique(clique *c, uint32_t *items, uint32_t n_item, uint32_t 
     }
 }
 
-/* A lower bound of the arena, space->target at least.  With cuts it is one that grows with
- * the ranges that are cut as far as the arena does. */
-static uint64_t bound(const smp_pack *pack, const smp_pack_space *space, smp_pack_room *room,
-                      uint32_t n_cut, const smp_pack_cut *cuts)
+/* A lower bound of the arena, space->target at least. */
+static uint64_t bound(const smp_pack *pack, const smp_pack_space *space, smp_pack_room *room)
 {
-    clique c = {.pack = pack, .fixed = space->fixed, .n_cut = n_cut, .cuts = cuts};
+    clique c = {.pack = pack, .fixed = space->fixed};
     for (uint32_t i = 0; i < pack->n_item; i++) {
         room->lists[i] = pack->sequence[0][i]; /* by size */
     }
@@ -208,7 +187,7 @@ static uint64_t bound(const smp_pack *pack, const smp_pack_space *space, smp_pac
     }
     extend_clique(&c, room->lists, pack->n_item, pack->n_fixed, 0);
     const uint64_t bytes = space->floor + c.best_bytes;
-    return c.has_cuts && bytes > space->target ? bytes : space->target;
+    return bytes > space->target ? bytes : space->target;
 }
 
 /* ------------------------------------------------------------------- first fit */
@@ -305,7 +284,7 @@ uint64_t smp_pack_best(const smp_pack *pack, const smp_pack_space *space, smp_pa
     uint64_t best = UINT64_MAX;
     uint32_t n_seen = 0;
     make_room(room, pack);
-    const uint64_t target = bound(pack, space, room, n_cut, cuts);
+    const uint64_t target = bound(pack, space, room);
     for (uint32_t s = 0; s < pack->n_sequence && best > target; s++) {
         memcpy(room->sequence, pack->sequence[s], pack->n_item * sizeof *room->sequence);
         for (uint32_t round = 0; round < ROUNDS && best > target; round++) {
