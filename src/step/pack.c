@@ -219,7 +219,9 @@ static uint64_t pack_once(const smp_pack *pack, const smp_pack_space *space,
                           smp_pack_room *room)
 {
     uint64_t top = space->top;
-    memcpy(room->placed, space->fixed, pack->n_fixed * sizeof *room->placed);
+    if (pack->n_fixed > 0) {
+        memcpy(room->placed, space->fixed, pack->n_fixed * sizeof *room->placed);
+    }
     for (uint32_t s = 0, n = pack->n_fixed; s < pack->n_item; s++, n++) {
         const uint32_t i = room->sequence[s];
         const uint64_t bytes = pack->bytes[i];
@@ -283,6 +285,9 @@ uint64_t smp_pack_best(const smp_pack *pack, const smp_pack_space *space, smp_pa
 {
     uint64_t best = UINT64_MAX;
     uint32_t n_seen = 0;
+    if (pack->n_item == 0) {
+        return space->top;
+    }
     make_room(room, pack);
     const uint64_t target = bound(pack, space, room);
     for (uint32_t s = 0; s < pack->n_sequence && best > target; s++) {

@@ -8,9 +8,9 @@
  * it lies in longer by a stride and the static part by the layer's parameters.  It leaves items
  * and conflicts as they are, since lives that do not span the run and what clocks do not know
  * reach over two layers at most (rings have two slots), which is not proved but tested
- * (tests/step/test_skeleton.c); and so it leaves the sequences, as items are sorted by what does
- * not count layers (memory.c).  So the packing of the longer program is that of the skeleton
- * with longer lumps.
+ * (tests/step/test_skeleton.c); and so it leaves the sequences, as items are sorted by what
+ * does not count layers (memory.c).  So the packing of the longer program is that of the
+ * skeleton with longer lumps.
  *
  * Why it is linear.  Let a be an address inside a lump, at the end of a layer which is not the
  * lump's last, and insert d bytes there.  Say that in every packing tried each item that may
