@@ -502,6 +502,7 @@ void smp_layout_pack(const smp_layout *p, smp_space space, const uint64_t *matri
     const uint32_t n_lump = find_lumps(p, space, matrix, out->items, n, out->lumps);
     out->pack = smp_pack_create(p->scratch, n, items, n_lump);
     enter_conflicts(p, matrix, out);
+    smp_pack_sort(out->pack, p->scratch, items);
 }
 
 /* Packs a space; the lowest arena found.  Items get their places where `place`. */

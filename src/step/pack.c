@@ -21,11 +21,25 @@ static int key_compare(const void *a, const void *b)
     return (x->item > y->item) - (x->item < y->item);
 }
 
-enum { BY_SIZE, BY_REACH, BY_AREA, BY_START };
+/* Bytes of an item and of those that it conflicts with: fixed ranges, whose sizes may vary
+ * between problems alike otherwise, do not count. */
+static uint64_t neighbourhood_bytes(const smp_pack *pack, uint32_t item)
+{
+    uint64_t bytes = pack->bytes[item];
+    for (uint32_t i = 0; i < pack->n_item; i++) {
+        bytes += i != item && smp_pack_conflicts(pack, item, i) ? pack->bytes[i] : 0;
+    }
+    return bytes;
+}
 
-static sort_key key_of(const smp_pack_item *item, uint32_t number, uint32_t by)
+enum { BY_SIZE, BY_NEIGHBOURHOOD, BY_REACH, BY_AREA, BY_START };
+
+static sort_key key_of(const smp_pack *pack, const smp_pack_item *item, uint32_t number,
+                       uint32_t by)
 {
     switch (by) {
+    case BY_NEIGHBOURHOOD:
+        return (sort_key){neighbourhood_bytes(pack, number), item->bytes, number};
     case BY_REACH:
         return (sort_key){item->reach, item->bytes, number};
     case BY_AREA:
@@ -43,7 +57,7 @@ static void add_sequence(smp_pack *pack, const smp_pack_item *items, uint32_t by
 {
     const size_t bytes = pack->n_item * sizeof *sequence;
     for (uint32_t i = 0; i < pack->n_item; i++) {
-        keys[i] = key_of(&items[i], i, by);
+        keys[i] = key_of(pack, &items[i], i, by);
     }
     if (pack->n_item > 0) {
         qsort(keys, pack->n_item, sizeof *keys, key_compare);
@@ -63,7 +77,6 @@ smp_pack *smp_pack_create(smp_arena *arena, uint32_t n_item, const smp_pack_item
                           uint32_t n_fixed)
 {
     smp_pack *pack = SMP_ARENA_NEW(arena, smp_pack);
-    sort_key *keys = SMP_ARENA_ARRAY(arena, n_item, sort_key);
     *pack = (smp_pack){.n_item = n_item, .n_fixed = n_fixed,
                        .words = (n_item + n_fixed) / 64 + 1};
     pack->bytes = SMP_ARENA_ARRAY(arena, n_item, uint64_t);
@@ -71,16 +84,21 @@ smp_pack *smp_pack_create(smp_arena *arena, uint32_t n_item, const smp_pack_item
     for (uint32_t i = 0; i < n_item; i++) {
         pack->bytes[i] = items[i].bytes;
     }
-    for (uint32_t by = 0; by < SMP_PACK_ORDERS; by++) {
-        add_sequence(pack, items, by, keys, SMP_ARENA_ARRAY(arena, n_item, uint32_t));
-    }
     return pack;
+}
+
+void smp_pack_sort(smp_pack *pack, smp_arena *arena, const smp_pack_item *items)
+{
+    sort_key *keys = SMP_ARENA_ARRAY(arena, pack->n_item, sort_key);
+    for (uint32_t by = 0; by < SMP_PACK_ORDERS; by++) {
+        add_sequence(pack, items, by, keys, SMP_ARENA_ARRAY(arena, pack->n_item, uint32_t));
+    }
 }
 
 /* ----------------------------------------------------------------------- room */
 
 enum {
-    ROUNDS = 12,     /* of moving the topmost item to the front, from each sequence */
+    ROUNDS = 8,      /* of moving the topmost item to the front, from each sequence */
     MOST_NODES = 256 /* of the search for a clique */
 };
 
@@ -119,28 +137,9 @@ static void make_room(smp_pack_room *room, const smp_pack *pack)
 typedef struct clique {
     const smp_pack *pack;
     const smp_pack_range *fixed;
-    uint32_t n_cut;
-    const smp_pack_cut *cuts;
     uint32_t n_node;
     uint64_t best_bytes;
-    bool has_cuts;          /* the best one has the fixed ranges of all cuts */
 } clique;
-
-static void note_clique(clique *c, const uint32_t *fixed, uint32_t n_fixed, uint64_t bytes)
-{
-    if (bytes > c->best_bytes) {
-        uint32_t n_found = 0;
-        for (uint32_t k = 0; k < c->n_cut; k++) {
-            uint32_t f = 0;
-            while (f < n_fixed && fixed[f] != c->cuts[k].fixed) {
-                f++;
-            }
-            n_found += f < n_fixed;
-        }
-        c->best_bytes = bytes;
-        c->has_cuts = n_found == c->n_cut;
-    }
-}
 
 /* Extends a clique of items of `bytes` by items, the heaviest first; `fixed`: the fixed ranges
  * that conflict with all of it.  Lists lie one behind the other: `items`, `fixed`, room for
@@ -153,7 +152,7 @@ static void extend_clique(clique *c, uint32_t *items, uint32_t n_item, uint32_t 
     for (uint32_t f = 0; f < n_fixed; f++) {
         fixed_bytes += c->fixed[fixed[f]].end - c->fixed[fixed[f]].base;
     }
-    note_clique(c, fixed, n_fixed, bytes + fixed_bytes);
+    c->best_bytes = c->best_bytes > bytes + fixed_bytes ? c->best_bytes : bytes + fixed_bytes;
     for (uint32_t k = 0; k < n_item; k++) {
         most_bytes += c->pack->bytes[items[k]];
     }
@@ -176,12 +175,10 @@ static void extend_clique(clique *c, uint32_t *items, uint32_t n_item, uint32_t 
     }
 }
 
-/* A lower bound of the arena, space->target at least.  With cuts it is one that grows with
- * the ranges that are cut as far as the arena does. */
-static uint64_t bound(const smp_pack *pack, const smp_pack_space *space, smp_pack_room *room,
-                      uint32_t n_cut, const smp_pack_cut *cuts)
+/* A lower bound of the arena, space->target at least. */
+static uint64_t bound(const smp_pack *pack, const smp_pack_space *space, smp_pack_room *room)
 {
-    clique c = {.pack = pack, .fixed = space->fixed, .n_cut = n_cut, .cuts = cuts};
+    clique c = {.pack = pack, .fixed = space->fixed};
     for (uint32_t i = 0; i < pack->n_item; i++) {
         room->lists[i] = pack->sequence[0][i]; /* by size */
     }
@@ -190,7 +187,7 @@ static uint64_t bound(const smp_pack *pack, const smp_pack_space *space, smp_pac
     }
     extend_clique(&c, room->lists, pack->n_item, pack->n_fixed, 0);
     const uint64_t bytes = space->floor + c.best_bytes;
-    return c.has_cuts && bytes > space->target ? bytes : space->target;
+    return bytes > space->target ? bytes : space->target;
 }
 
 /* ------------------------------------------------------------------- first fit */
@@ -222,7 +219,9 @@ static uint64_t pack_once(const smp_pack *pack, const smp_pack_space *space,
                           smp_pack_room *room)
 {
     uint64_t top = space->top;
-    memcpy(room->placed, space->fixed, pack->n_fixed * sizeof *room->placed);
+    if (pack->n_fixed > 0) {
+        memcpy(room->placed, space->fixed, pack->n_fixed * sizeof *room->placed);
+    }
     for (uint32_t s = 0, n = pack->n_fixed; s < pack->n_item; s++, n++) {
         const uint32_t i = room->sequence[s];
         const uint64_t bytes = pack->bytes[i];
@@ -286,8 +285,11 @@ uint64_t smp_pack_best(const smp_pack *pack, const smp_pack_space *space, smp_pa
 {
     uint64_t best = UINT64_MAX;
     uint32_t n_seen = 0;
+    if (pack->n_item == 0) {
+        return space->top;
+    }
     make_room(room, pack);
-    const uint64_t target = bound(pack, space, room, n_cut, cuts);
+    const uint64_t target = bound(pack, space, room);
     for (uint32_t s = 0; s < pack->n_sequence && best > target; s++) {
         memcpy(room->sequence, pack->sequence[s], pack->n_item * sizeof *room->sequence);
         for (uint32_t round = 0; round < ROUNDS && best > target; round++) {

@@ -7,15 +7,16 @@
  *
  * First fit: items are placed one after the other, each at the lowest place where it conflicts
  * with nothing placed before.  What comes out depends on the sequence alone, and is tried for
- * several: sorted by size, reach, their product and start; from each, the topmost item is moved
- * to the front and all packed again, as long as this gives a sequence that is new.
+ * several: sorted by size, size with all that conflicts, reach, size times reach, and start;
+ * from each, the topmost item is moved to the front and all packed again, as long as this gives
+ * a sequence that is new.
  */
 #ifndef SMP_STEP_PACK_H
 #define SMP_STEP_PACK_H
 
 #include "base/arena.h"
 
-enum { SMP_PACK_ORDERS = 4 };
+enum { SMP_PACK_ORDERS = 5 };
 
 typedef struct smp_pack_item {
     uint64_t bytes;         /* above 0 */
@@ -54,9 +55,11 @@ typedef struct smp_pack_room {
 } smp_pack_room;
 void smp_pack_room_free(smp_pack_room *room);
 
-/* A problem without conflicts, in `arena`. */
+/* A problem without conflicts, in `arena`.  When they are entered, smp_pack_sort makes the
+ * sequences of the same items. */
 smp_pack *smp_pack_create(smp_arena *arena, uint32_t n_item, const smp_pack_item *items,
                           uint32_t n_fixed);
+void smp_pack_sort(smp_pack *pack, smp_arena *arena, const smp_pack_item *items);
 static inline void smp_pack_conflict(smp_pack *pack, uint32_t item, uint32_t other)
 {
     pack->conflict[(size_t)item * pack->words + other / 64] |= (uint64_t)1 << (other % 64);

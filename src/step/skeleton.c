@@ -5,12 +5,12 @@
  * Why it is exact.  Layers of a stack that may share with the same items form a lump, and in
  * first fit a lump is as good as its layers one by one: an item lies above a lump, below it,
  * or shares with all of it.  A layer more in the middle of a run of alike ones makes the lump
- * it lies in longer by a stride and the static part by the layer's parameters.  It leaves the
- * items as they are, and what they conflict with, since lives that do not span the run and
- * what clocks do not know reach over two layers at most (the rings have two slots); and their
- * sequences too, as these are sorted by what does not count layers (memory.c).  So the packing
- * of the longer program is that of the skeleton with longer lumps.  This last is not proved
- * but tested (tests/step/test_skeleton.c).
+ * it lies in longer by a stride and the static part by the layer's parameters.  It leaves items
+ * and conflicts as they are, since lives that do not span the run and what clocks do not know
+ * reach over two layers at most (rings have two slots), which is not proved but tested
+ * (tests/step/test_skeleton.c); and so it leaves the sequences, as items are sorted by what
+ * does not count layers (memory.c).  So the packing of the longer program is that of the
+ * skeleton with longer lumps.
  *
  * Why it is linear.  Let a be an address inside a lump, at the end of a layer which is not the
  * lump's last, and insert d bytes there.  Say that in every packing tried each item that may
@@ -23,8 +23,10 @@
  * Tops of arenas move by d too, since the lump's last layer does; what lay at the top still
  * does, and nothing else; so the same sequences come next, and all their tops, of which the
  * lowest counts, are larger by d.  The condition holds again, for this address and others.
- * Bytes inserted at the floor move everything.  A search that ends early, at a bound, does so
- * in the longer program too: bounds that count contain the lump.
+ * Bytes inserted at the floor move everything.  A search that ends early has met the top of the
+ * stacks, which moves by d, or a clique that fills the arena.  That contains the lump, for else
+ * one of its items that may share with the lump would fill the lump's end, above a; so its
+ * bytes too are larger by d, and no sequence does better.
  */
 #include "step/skeleton.h"
 
