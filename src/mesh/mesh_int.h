@@ -27,7 +27,7 @@ uint32_t smp_mesh_first_member(const smp_mesh *mesh, smp_group group, uint32_t r
  * apart differ by steps along axes, which map groups to groups and nodes to nodes and keep
  * places inside nodes: groups of ranks at the same place of their nodes lie alike. */
 bool smp_mesh_nodes_alike(const smp_mesh *mesh);
-/* Groups of this kind that have members on the node and members elsewhere. */
+/* Ranks of the node whose group of this kind has members elsewhere too. */
 uint32_t smp_mesh_leaving(const smp_mesh *mesh, smp_group group, uint32_t node);
 /* smp_mesh_placement with smp_mesh_leaving of every node at hand; NULL: not at hand. */
 void smp_mesh_place(const smp_mesh *mesh, smp_group group, uint32_t rank,
