@@ -232,9 +232,18 @@ static const char *signed_bytes(int64_t bytes, char text[24])
     return text;
 }
 
+/* Whether --fine would search values of this setting that were not searched. */
+static bool may_be_finer(const smp_plan *plan, const char *key)
+{
+    return !plan->options.fine && !smp_settings_given(&plan->job.settings, key) &&
+           (strcmp(key, "checkpointing") == 0 || strcmp(key, "offload_layers") == 0 ||
+            strcmp(key, "loss_chunks") == 0);
+}
+
 void smp_put_why(const smp_plan *plan, FILE *stream)
 {
     bool outside = false;
+    bool finer = false;
     if (plan->n_neighbour == 0) {
         return;
     }
@@ -248,17 +257,23 @@ void smp_put_why(const smp_plan *plan, FILE *stream)
         snprintf(name, sizeof name, "%s %s", n->key, n->value);
         snprintf(time, sizeof time, "%c%s", n->more_ps < 0 ? '-' : '+',
                  smp_show_seconds(fabs(smp_s_from_ps(n->more_ps))));
-        fprintf(stream, "%c%-32.32s %8s %+6.1f%% %10s  %s\n", n->outside ? '*' : ' ', name,
-                time, 100 * (double)n->more_ps / (double)plan->found[0].report.step_ps,
+        fprintf(stream, "%c%-32s", n->outside ? '*' : ' ', name);
+        if (strlen(name) > 32) {
+            fprintf(stream, "\n%33s", "");
+        }
+        fprintf(stream, " %8s %+6.1f%% %10s  %s\n", time,
+                100 * (double)n->more_ps / (double)plan->found[0].report.step_ps,
                 signed_bytes(n->more_bytes, bytes), n->limit);
         if (n->with) {
             fprintf(stream, "   with %s\n", n->with);
         }
         outside = outside || n->outside;
+        finer = finer || (n->outside && may_be_finer(plan, n->key));
     }
     if (outside) {
-        fputs(plan->info.exhausted ? "* faster, but outside the space that is searched\n"
-                                   : "* faster, but not reached by the deadline\n", stream);
+        fputs(!plan->info.exhausted ? "* faster, but not reached by the deadline\n"
+              : finer ? "* faster, but outside the space that is searched; try --fine\n"
+                      : "* faster, but outside the space that is searched\n", stream);
     }
     if (plan->experts) {
         smp_put_sentence(stream, plan->experts);
