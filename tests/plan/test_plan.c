@@ -7,6 +7,8 @@
 
 #include "tests/plan/small.h"
 
+#include "plan/plan_text.h"
+
 #include <stdio.h>
 
 static void create(small *s, const char *model, const char *cluster, uint32_t gpus,
@@ -513,7 +515,86 @@ static void test_expert_neighbours(void **state)
     small_destroy(&s);
 }
 
+/* What one line of ties says, and which plan each is folded into. */
+static void check_ties(const smp_plan *plan, const uint32_t *first, uint32_t of,
+                       const char *expected)
+{
+    uint32_t found[8];
+    char *text = NULL;
+    size_t size = 0;
+    smp_plan_find_ties(plan, found);
+    assert_memory_equal(found, first, plan->n_found * sizeof *first);
+    FILE *stream = open_memstream(&text, &size);
+    smp_put_ties(plan, found, of, stream);
+    (void)fclose(stream);
+    check_text(text, expected);
+    free(text);
+}
+
+/* Six plans made from one: steps 1, 1, 1.0005, 1.0006, 1, 1 s. */
+static void test_ties(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    static const int64_t steps_ps[N] = {1000000000000, 1000000000000, 1000500000000,
+                                        1000600000000, 1000000000000, 1000000000000};
+    static const uint32_t horizons[N] = {8, 4, 8, 4, 2, 8}, chunks[N] = {8, 8, 1, 1, 8, 8};
+    small s;
+    smp_plan *plan = NULL;
+    smp_found found[N];
+    create(&s, "configs/models/gpt2.json", "dgx-h100", 8, 512, 32);
+    small_pin(&s, "checkpointing=full");
+    small_pin(&s, "offload=true");
+    check_ok(run(&s, SMP_OBJECTIVE_TIME, &plan), s.errors);
+    smp_found *kept = plan->found;
+    const uint32_t n_kept = plan->n_found;
+    for (int i = 0; i < N; i++) {
+        found[i] = kept[0];
+        found[i].job.settings.activation_loading_horizon = horizons[i];
+        found[i].job.settings.loss_chunks = chunks[i];
+        found[i].report.step_ps = steps_ps[i];
+        found[i].report.memory.peak_bytes = (uint64_t)(5 + i) << 30;
+    }
+    found[5].job.settings.micro_batch *= 2; /* differs in more */
+    plan->found = found;
+    plan->n_found = N;
+    check_ties(plan, (const uint32_t[N]){0, 0, 0, 3, 0, 5}, 0,
+               "  1-3, 5 within 0.05 %, peak 5.00 GiB to 9.00 GiB: "
+               "activation_loading_horizon\n"
+               "    8|4|2 with loss_chunks 8, 8 with loss_chunks 1\n");
+    check_ties(plan, (const uint32_t[N]){0, 0, 0, 3, 0, 5}, 3, "");
+    plan->n_found = 4;
+    found[3].report.step_ps = steps_ps[2];
+    check_ties(plan, (const uint32_t[N]){0, 0, 0, 0}, 0,
+               "  1-4 within 0.05 %, peak 5.00 GiB to 8.00 GiB: activation_loading_horizon "
+               "8|4,\n    loss_chunks 8|1\n");
+    for (int i = 0; i < N; i++) {
+        found[i].job.settings.offload = false;
+        found[i].report.step_ps = steps_ps[0];
+    }
+    plan->n_found = 3;
+    check_ties(plan, (const uint32_t[N]){0, 0, 0}, 0,
+               "  1-3 take the same time, peak 5.00 GiB to 7.00 GiB: loss_chunks 8|1\n");
+    /* JSON has them all, the table the first */
+    char *text = printed(plan, false, s.errors);
+    check_columns(text);
+    assert_null(strstr(text, "\n 2      8"));
+    free(text);
+    text = printed(plan, true, s.errors);
+    size_t rows = 0;
+    for (const char *at = text; (at = strstr(at, "\"mfu\":")) != NULL; at++) {
+        rows++;
+    }
+    check_u64(rows, 3);
+    free(text);
+    plan->found = kept;
+    plan->n_found = n_kept;
+    smp_plan_destroy(plan);
+    small_destroy(&s);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_ties),
     cmocka_unit_test(test_neighbours),  cmocka_unit_test(test_expert_neighbours),
     cmocka_unit_test(test_gpt2_fits),   cmocka_unit_test(test_70b_does_not_fit),
     cmocka_unit_test(test_405b_on_one_node), cmocka_unit_test(test_pins),
