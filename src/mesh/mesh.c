@@ -297,7 +297,6 @@ void smp_mesh_place(const smp_mesh *mesh, smp_group group, uint32_t rank,
     const uint32_t last = first + offset_of_member(digits, digits->ranks - 1);
     const bool wide = first / gpus != last / gpus;
     const bool alike = wide && leaving == NULL && smp_mesh_nodes_alike(mesh);
-    const uint32_t of_first = alike ? smp_mesh_leaving(mesh, group, first / gpus) : 0;
     smp_placement p = {.ranks = digits->ranks, .least_per_node = UINT32_MAX};
     crowd worst = {0, 1};
     uint32_t here = 0, member = first, next;
@@ -312,7 +311,11 @@ void smp_mesh_place(const smp_mesh *mesh, smp_group group, uint32_t rank,
         add_node(&p, &worst, here,
                  !wide     ? 0
                  : leaving ? leaving[member / gpus]
-                 : alike   ? of_first : smp_mesh_leaving(mesh, group, member / gpus));
+                           : smp_mesh_leaving(mesh, group, member / gpus));
+        if (alike) { /* the first node says all */
+            p.nodes = digits->ranks / here;
+            break;
+        }
         here = 0;
     }
     p.sharers = (uint32_t)smp_ceil_div((uint64_t)worst.leaving * p.least_per_node,
