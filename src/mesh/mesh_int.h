@@ -23,9 +23,9 @@ struct smp_mesh {
 
 /* The lowest rank of the group of `rank`: names the group. */
 uint32_t smp_mesh_first_member(const smp_mesh *mesh, smp_group group, uint32_t rank);
-/* Whether nodes are full and their borders cut the axes evenly.  Then all ranks lie alike: steps
- * along the axes take a rank to any other, and map nodes to nodes and groups to groups, where
- * the axis that the border cuts counts as two, inside a node and over nodes. */
+/* Whether nodes are full and their borders cut the axes evenly.  Then all ranks lie alike:
+ * steps along the axes take a rank to any other, and map nodes to nodes and groups to groups,
+ * where the axis that the border cuts counts as two, inside a node and over nodes. */
 bool smp_mesh_nodes_alike(const smp_mesh *mesh);
 /* Ranks of the node whose group of this kind has members elsewhere too. */
 uint32_t smp_mesh_leaving(const smp_mesh *mesh, smp_group group, uint32_t node);

@@ -322,7 +322,7 @@ static void overlap_closed_forms(void **state)
 }
 
 /* Transfers that arrive on one link at some times and alone take others: max-min fair shares
- * are equal ones, since each could use all of the link.  From event to event, in real numbers. */
+ * are equal ones, since each could use all of the link.  From event to event, in reals. */
 static void share_fluidly(uint32_t n, const int64_t *arrive_ps, const int64_t *alone_ps,
                           double *end_ps)
 {
