@@ -241,7 +241,8 @@ static bool asks_what_if(const options *o)
 {
     const smp_what_if_options *w = &o->what_if;
     return w->ranks_apart || w->jitter || w->rank_spread > 0 || w->n_slow_rank > 0 ||
-           w->n_slow_link > 0 || w->n_lost_rank > 0 || w->mtbf_h >= 0 || w->tokens >= 0 || w->allocator;
+           w->n_slow_link > 0 || w->n_lost_rank > 0 || w->mtbf_h >= 0 || w->tokens >= 0 ||
+           w->allocator;
 }
 
 /* Options that would be ignored without another, or beside another. */
