@@ -333,7 +333,7 @@ static void share_fluidly(uint32_t n, const int64_t *arrive_ps, const int64_t *a
         left[i] = (double)alone_ps[i];
     }
     for (uint32_t ended = 0; ended < n;) {
-        double next = INFINITY;
+        double next = (double)INFINITY;
         uint32_t active = 0;
         for (uint32_t i = 0; i < n; i++) {
             active += left[i] > 0 && (double)arrive_ps[i] <= now;
