@@ -385,6 +385,38 @@ static void test_uneven_nodes(void **state)
     }
 }
 
+/* A search that stops with its first plan does not claim too much: the best of all is no
+ * faster than the gap says, and no more than what was looked at counts. */
+static void test_deadline(void **state)
+{
+    (void)state;
+    size_t open_gaps = 0;
+    for (uint64_t seed = 700; seed < 716; seed++) {
+        small s;
+        smp_plan *early = NULL;
+        smp_plan_options options;
+        small_create(&s, seed);
+        smp_plan *whole = search(&s, true, 1);
+        smp_plan_options_init(&options);
+        options.margin_frac = 0;
+        options.deadline_s = 1e-9;
+        options.threads = 1;
+        check_ok(smp_plan_search(&s.job, &options, s.errors, &early), s.errors);
+        const smp_search_info *info = smp_plan_search_info(early);
+        const double found = (double)smp_plan_report(early, 0)->step_ps;
+        const double best = (double)smp_plan_report(whole, 0)->step_ps;
+        assert_true(best <= found && best >= found * (1 - info->gap) - 1);
+        assert_true(info->gap >= 0 && info->gap < 1);
+        assert_true(!info->exhausted || info->gap <= 0);
+        check_u64(info->enumerated, smp_plan_search_info(whole)->enumerated);
+        open_gaps += info->gap > 0;
+        smp_plan_destroy(early);
+        smp_plan_destroy(whole);
+        small_destroy(&s);
+    }
+    assert_true(open_gaps > 4);
+}
+
 /* Without pruning the plans are the same, down to the last. */
 static void test_no_prune(void **state)
 {
@@ -501,7 +533,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_count),
     cmocka_unit_test(test_evaluate), cmocka_unit_test(test_bounds),
     cmocka_unit_test(test_brute_force), cmocka_unit_test(test_uneven_nodes),
-    cmocka_unit_test(test_no_prune),
+    cmocka_unit_test(test_deadline), cmocka_unit_test(test_no_prune),
     cmocka_unit_test(test_threads),
     cmocka_unit_test(test_expert_dimensions),
 };
