@@ -79,7 +79,8 @@ smp_status cli_duration(const char *option, const char *text, smp_errors *errors
 smp_status cli_seconds(const char *option, const char *text, smp_errors *errors,
                        double *seconds_p)
 {
-    static const suffix suffixes[] = {{"", 1}, {"ms", 1e-3}, {"s", 1}, {"min", 60}, {"h", 3600}};
+    static const suffix suffixes[] = {{"", 1}, {"ms", 1e-3}, {"s", 1}, {"min", 60},
+                                      {"h", 3600}};
     const char *rest = NULL;
     double value = 0;
     if ((read_number(text, &value, &rest) && *rest == '\0' && value <= 0) ||
