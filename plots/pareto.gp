@@ -8,9 +8,9 @@ capacity = ARG4 + 0
 job = ARG5
 
 if (ARG3 eq "png") {
-    set terminal pngcairo size 1160,640 font "sans,12"
+    set terminal pngcairo size 1360,640 font "sans,12"
 } else {
-    set terminal svg size 1160,640 font "sans,14" background "white"
+    set terminal svg size 1360,640 font "sans,14" background "white"
 }
 set output output_path
 
@@ -21,13 +21,13 @@ set grid lc rgb "#dddddd"
 set border 3
 set tics nomirror
 # On the right: the key, and the settings that the letters on the front stand for.
-set rmargin at screen 0.72
+set rmargin at screen 0.62
 set key at screen 0.98, screen 0.24
 names = ""
 set table $nothing
 plot [0:100] [0:2] data index 4 using 0:(names = names . stringcolumn(4) . "\n", 1) with points
 unset table
-set label names at screen 0.735, screen 0.94 left noenhanced font ",10" textcolor rgb "#1a6627"
+set label names at screen 0.635, screen 0.94 left noenhanced font ",10" textcolor rgb "#1a6627"
 # The slowest candidates say little: three times the fastest is enough.
 stats data index 0:1 using 1 name "time" nooutput
 set xrange [0.95*time_min:(time_max > 3*time_min ? 3*time_min : time_max + 0.05*time_min)]

@@ -555,6 +555,8 @@ typedef struct smp_what_if_options {
     size_t n_slow_rank;
     const char *const *slow_links; /* "RANK:FACTOR" on collectives that it takes part in */
     size_t n_slow_link;
+    const char *const *lost_ranks; /* "RANK": training goes on without their replicas */
+    size_t n_lost_rank;
     uint64_t seed;             /* of the first run */
     uint32_t runs;             /* one more seed each */
     /* failures and checkpoints */

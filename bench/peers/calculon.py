@@ -24,14 +24,17 @@ BATCH = 16384
 
 
 def executions():
-    """Tensor and data parallelism, micro-batch, recomputation, sharded optimizer, overlap."""
-    for tensor, micro_batch, recompute, sharding, overlap in itertools.product(
-            (1, 2, 4, 8), (1, 2, 4), ("full", "attn_only", "none"), (True, False),
-            (True, False)):
-        data = RANKS // tensor
+    """Tensor, pipeline and data parallelism, micro-batch, recomputation, sharded optimizer,
+    overlap.  Calculon shards the optimizer and gradients but not the weights, so this model
+    fits no GPU without a pipeline: 355e9 weights by its count, 89 GB each in 8 parts."""
+    for tensor, pipeline, micro_batch, recompute, sharding, overlap in itertools.product(
+            (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), (1, 2, 4), ("full", "attn_only", "none"),
+            (True, False), (True, False)):
+        data = RANKS // (tensor * pipeline)
         if BATCH % (data * micro_batch) != 0:
             continue
-        yield {"num_procs": RANKS, "tensor_par": tensor, "pipeline_par": 1, "data_par": data,
+        yield {"num_procs": RANKS, "tensor_par": tensor, "pipeline_par": pipeline,
+               "data_par": data,
                "tensor_par_net": 0, "pipeline_par_net": 1, "data_par_net": 1,
                "batch_size": BATCH, "microbatch_size": micro_batch, "datatype": "float16",
                "fused_activation": True, "attention_type": "multihead",

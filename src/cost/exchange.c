@@ -9,6 +9,8 @@
  * Of S bytes that a rank sends (nccl-tests counts the part that stays), S (p - 1)/n go to the
  * p - 1 others of its node and S (n - p)/n to other nodes.  The two parts use different links
  * and pass at once; a rank's share of the network is that of its node over the ranks there.
+ * Where nodes have unequal numbers of members, those on the fullest send the most inside, and
+ * those on the emptiest, which has the ports beside them, the most outside.
  */
 #include "config.h"
 
@@ -32,8 +34,8 @@ static void memory_exchange(const smp_cluster *cluster, const smp_profile *profi
     cost->transfer_s = 2.0 * here * bytes * (ranks - 1.0) / ranks / cluster->link_Bps.value;
     cost->latency_s = profile->copy_latency_s.value * ceil(log2(ranks + 1.0));
     if (p->nodes > 1) {
-        const double sharers = p->sharers < 1 ? 1.0 : (double)p->sharers;
-        const double port = cluster->nic_Bps.value * (double)cluster->nics / sharers;
+        const double port =
+            cluster->nic_Bps.value * (double)cluster->nics * smp_network_part(p);
         cost->transfer_s += here * bytes * (ranks - here) / ranks / port;
         cost->latency_s += cluster->nic_latency_s.value;
     }
@@ -59,7 +61,7 @@ static void device_exchange(const smp_cluster *cluster, const smp_profile *profi
         const double node_Bps = g.channels > 0 ? (double)g.channels * g.inter_Bps
                                                : cluster->nic_Bps.value;
         const double rate = node_Bps * smp_nccl_network_share(cluster, p) /
-                            (double)p->most_per_node;
+                            (double)p->least_per_node;
         outside_s = bytes * (ranks - (double)p->least_per_node) / ranks / rate;
     }
     cost->transfer_s = inside_s > outside_s ? inside_s : outside_s;

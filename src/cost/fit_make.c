@@ -192,7 +192,7 @@ static double model_at(const smp_fit_row *row, const smp_fit_place *place, smp_o
     smp_cost cost;
     const uint32_t each = ranks / row->nodes;
     const smp_placement p = {.ranks = ranks, .nodes = row->nodes, .most_per_node = each,
-                             .least_per_node = each, .stride = 1, .sharers = 1};
+                             .least_per_node = each, .stride = 1, .sharers = each};
     if (row->kind == SMP_FIT_ALL_TO_ALL) {
         smp_cost_all_to_all_model(place->cluster, place->profile, ranks, (uint64_t)bytes,
                                   &cost);

@@ -266,7 +266,7 @@ static bool collective_row(rows_reader *r, smp_fit_kind kind, smp_op op, smp_fit
     if (between) {
         p.nodes = n / (uint32_t)per_node;
         p.most_per_node = p.least_per_node = (uint32_t)per_node;
-        p.sharers = 1;
+        p.sharers = p.least_per_node;
     }
     smp_cost cost;
     const smp_profile *profile = between ? place->profile : r->profile;

@@ -166,7 +166,7 @@ bool smp_nccl_enabled(const smp_cluster *cluster, const smp_profile *profile, sm
     }
     if (algorithm == SMP_ALGO_NVLS || algorithm == SMP_ALGO_NVLS_TREE) {
         return cluster->nvls && profile->compute_capability >= 90 &&
-               smp_nccl_per_node(placement) > 1;
+               placement->least_per_node > 1;
     }
     if (protocol == SMP_PROTO_LL128) {
         const bool inside = cluster->link != SMP_LINK_PCIE || placement->most_per_node == 1;
@@ -376,8 +376,8 @@ static void memory_collective(const smp_cluster *cluster, const smp_profile *pro
     cost->latency_s = phases * profile->copy_latency_s.value * ceil(log2(r + 1.0));
     if (placement->nodes > 1) {
         const double n = (double)placement->nodes;
-        const double sharers = placement->sharers < 1 ? 1.0 : (double)placement->sharers;
-        const double port = cluster->nic_Bps.value * (double)cluster->nics / sharers;
+        const double port = cluster->nic_Bps.value * (double)cluster->nics *
+                            smp_network_part(placement);
         cost->transfer_s += phases * s * (n - 1.0) / n / port;
         cost->latency_s += phases * (n - 1.0) * cluster->nic_latency_s.value;
     }

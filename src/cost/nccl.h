@@ -15,7 +15,10 @@ smp_nccl_row smp_nccl_row_of(uint32_t compute_capability);
 
 /* Ranks per node as NCCL's tuner counts them. */
 uint32_t smp_nccl_per_node(const smp_placement *placement);
-/* Share of the ports' rate that a group has when all its `sharers` communicate. */
+/* A group's part of its node's network when all groups of its kind communicate: by members, on
+ * the node where that is least. */
+double smp_network_part(const smp_placement *placement);
+/* What that leaves of the rate that the group's own ports could have. */
 double smp_nccl_network_share(const smp_cluster *cluster, const smp_placement *placement);
 /* All-to-all by latency and the rate of a GPU's links, without what was measured. */
 void smp_cost_all_to_all_model(const smp_cluster *cluster, const smp_profile *profile,

@@ -30,7 +30,7 @@ static const double inter_100[] = {96, 86, 80, 48,   45.1, 42, 40, 30,  24,  22,
                                    17.5, 15, 12, 6,  3,    2.4, 1.2, 0.24, 0.12, 0};
 
 typedef struct links {
-    uint32_t nodes, per_node; /* of the group */
+    uint32_t nodes, per_node; /* of the group; members on its fullest node */
     double gpu;     /* planned rate of one GPU inside the node */
     uint32_t ports; /* of a node, as the network plugin shows them to the group */
     double port;
@@ -90,6 +90,12 @@ static void plan_ports(const smp_cluster *cluster, const smp_placement *placemen
     l->ports = near < 1 ? 1 : near < ports ? (uint32_t)near : ports;
 }
 
+double smp_network_part(const smp_placement *placement)
+{
+    return placement->sharers > placement->least_per_node
+               ? (double)placement->least_per_node / (double)placement->sharers : 1.0;
+}
+
 double smp_nccl_network_share(const smp_cluster *cluster, const smp_placement *placement)
 {
     if (placement->nodes < 2) {
@@ -99,8 +105,7 @@ double smp_nccl_network_share(const smp_cluster *cluster, const smp_placement *p
     plan_ports(cluster, placement, &l);
     const uint32_t gpus = cluster->gpus_per_node;
     const double all = cluster->nics > gpus ? (double)gpus : (double)cluster->nics;
-    const double asked = (double)(placement->sharers < 1 ? 1 : placement->sharers) *
-                         (double)l.ports;
+    const double asked = (double)l.ports / smp_network_part(placement);
     return asked <= all ? 1.0 : all / asked;
 }
 
@@ -211,7 +216,7 @@ smp_nccl_graph smp_nccl_search(const smp_cluster *cluster, const smp_profile *pr
                                smp_algorithm algorithm, const smp_placement *placement)
 {
     links l = {.nodes = placement->nodes,
-               .per_node = smp_nccl_per_node(placement),
+               .per_node = placement->most_per_node,
                .capability = profile->compute_capability};
     l.gpu = planned_link(cluster, placement, l.capability);
     if (l.nodes > 1) {

@@ -80,7 +80,7 @@ static uint32_t number_of(numbering *table, const uint32_t *tuple, uint32_t leng
 }
 
 /* Space of one refinement.  `signature[g]`: for each rank, the number of the multiset of
- * colours in its group of kind g. */
+ * colours in its group of kind g; NULL as long as there is one colour. */
 typedef struct refinement {
     const smp_mesh *mesh;
     uint32_t *colour, n_colour;
@@ -91,41 +91,17 @@ typedef struct refinement {
 
 enum { PLACEMENT_WORDS = 6, OWN_WORDS = 1 + SMP_GROUPS * PLACEMENT_WORDS };
 
-static void keep_placement(const refinement *r, smp_group group, uint32_t rank,
-                           const uint32_t words[PLACEMENT_WORDS])
+static uint32_t *own_tuple(const refinement *r, uint32_t rank)
 {
-    uint32_t *tuple = r->tuples + (size_t)rank * OWN_WORDS;
-    memcpy(tuple + 1 + (unsigned)group * PLACEMENT_WORDS, words,
-           PLACEMENT_WORDS * sizeof *words);
+    return r->tuples + (size_t)rank * OWN_WORDS;
 }
 
-/* As place_groups, from the groups of the first node. */
-static void place_first_node(const refinement *r, smp_group group)
+static void keep_placement(const refinement *r, smp_group group, uint32_t rank,
+                           const smp_placement *p)
 {
-    const smp_mesh *mesh = r->mesh;
-    const uint32_t gpus = mesh->gpus_per_node;
-    const uint32_t leaving = smp_mesh_leaving(mesh, group, 0);
-
-    for (uint32_t node = 0; node < mesh->world / gpus; node++) {
-        r->leaving[node] = leaving;
-    }
-    for (uint32_t rank = 0; rank < gpus; rank++) {
-        const uint32_t first = smp_mesh_first_member(mesh, group, rank);
-        smp_placement p;
-        if (first < rank) {
-            keep_placement(r, group, rank, r->tuples + (size_t)first * OWN_WORDS + 1 +
-                                               (unsigned)group * PLACEMENT_WORDS);
-            continue;
-        }
-        smp_mesh_place(mesh, group, rank, r->leaving, &p);
-        keep_placement(r, group, rank,
-                       (const uint32_t[]){p.ranks, p.nodes, p.most_per_node,
-                                          p.least_per_node, p.stride, p.sharers});
-    }
-    for (uint32_t rank = gpus; rank < mesh->world; rank++) {
-        keep_placement(r, group, rank, r->tuples + (size_t)(rank % gpus) * OWN_WORDS + 1 +
-                                           (unsigned)group * PLACEMENT_WORDS);
-    }
+    const uint32_t words[PLACEMENT_WORDS] = {p->ranks,          p->nodes,  p->most_per_node,
+                                             p->least_per_node, p->stride, p->sharers};
+    memcpy(own_tuple(r, rank) + 1 + (unsigned)group * PLACEMENT_WORDS, words, sizeof words);
 }
 
 /* For all ranks, what smp_mesh_placement says of one kind of group: each group is measured
@@ -144,34 +120,55 @@ static void place_groups(const refinement *r, smp_group group)
         }
         smp_placement p;
         smp_mesh_place(mesh, group, rank, r->leaving, &p);
-        uint32_t words[PLACEMENT_WORDS] = {p.ranks, p.nodes, p.most_per_node,
-                                           p.least_per_node, p.stride, p.sharers};
         smp_mesh_members(mesh, group, rank, r->members);
         for (uint32_t i = 0; i < size; i++) {
-            keep_placement(r, group, r->members[i], words);
+            keep_placement(r, group, r->members[i], &p);
         }
     }
 }
 
-static void colour_by_place(refinement *r, const uint32_t *colour_of_rank)
+static void colour_by_place(refinement *r, const uint32_t *colour_of_rank, smp_arena *arena)
 {
     uint32_t world = r->mesh->world;
 
-    const bool alike = smp_mesh_nodes_alike(r->mesh);
-
+    r->leaving = SMP_ARENA_ARRAY(arena, world, uint32_t);
+    r->tuples = SMP_ARENA_ARRAY(arena, (size_t)world * OWN_WORDS, uint32_t);
     for (int g = 0; g < (int)SMP_GROUPS; g++) {
-        if (alike) {
-            place_first_node(r, (smp_group)g);
-        } else {
-            place_groups(r, (smp_group)g);
-        }
+        place_groups(r, (smp_group)g);
     }
     for (uint32_t rank = 0; rank < world; rank++) {
-        uint32_t *tuple = r->tuples + (size_t)rank * OWN_WORDS;
-        tuple[0] = colour_of_rank != NULL ? colour_of_rank[rank] : 0;
-        r->colour[rank] = number_of(&r->table, tuple, OWN_WORDS);
+        own_tuple(r, rank)[0] = colour_of_rank != NULL ? colour_of_rank[rank] : 0;
+        r->colour[rank] = number_of(&r->table, own_tuple(r, rank), OWN_WORDS);
     }
     r->n_colour = r->table.n;
+}
+
+/* Where all ranks lie alike only the caller's colours tell them apart. */
+static void colour_by_caller(refinement *r, const uint32_t *colour_of_rank)
+{
+    for (uint32_t rank = 0; rank < r->mesh->world; rank++) {
+        r->colour[rank] = number_of(&r->table, &colour_of_rank[rank], 1);
+    }
+    r->n_colour = r->table.n;
+}
+
+/* Colours that no round has split yet. */
+static void colour_first(refinement *r, const uint32_t *colour_of_rank, smp_arena *arena)
+{
+    const bool alike = smp_mesh_nodes_alike(r->mesh);
+
+    r->colour = SMP_ARENA_ARRAY(arena, r->mesh->world, uint32_t);
+    r->members = SMP_ARENA_ARRAY(arena, r->mesh->world, uint32_t);
+    if (alike && colour_of_rank == NULL) {
+        r->n_colour = 1; /* that of the zeros */
+        return;
+    }
+    numbering_init(&r->table, arena, r->mesh->world);
+    if (alike) {
+        colour_by_caller(r, colour_of_rank);
+    } else {
+        colour_by_place(r, colour_of_rank, arena);
+    }
 }
 
 static int compare_u32(const void *a, const void *b)
@@ -255,6 +252,18 @@ static bool refine(refinement *r)
     return r->n_colour > before;
 }
 
+static void refine_all(refinement *r, smp_arena *arena)
+{
+    const uint32_t world = r->mesh->world;
+
+    r->tuples = SMP_ARENA_ARRAY(arena, (size_t)world * (1 + SMP_GROUPS), uint32_t);
+    for (int g = 0; g < (int)SMP_GROUPS; g++) {
+        r->signature[g] = SMP_ARENA_ARRAY(arena, world, uint32_t);
+    }
+    while (refine(r)) {
+    }
+}
+
 /* Colours are numbered in the order of their lowest ranks, and so are the classes. */
 static smp_classes *collect(const refinement *r)
 {
@@ -269,7 +278,7 @@ static smp_classes *collect(const refinement *r)
         if (class->count++ == 0) {
             class->representative = rank;
             for (int g = 0; g < (int)SMP_GROUPS; g++) {
-                class->meeting[g] = r->signature[g][rank];
+                class->meeting[g] = r->signature[g] != NULL ? r->signature[g][rank] : 0;
             }
         }
         out->class_of_rank[rank] = r->colour[rank];
@@ -284,18 +293,11 @@ smp_status smp_mesh_classes(const smp_mesh *mesh, const uint32_t *colour_of_rank
     refinement r = {.mesh = mesh};
 
     (void)errors; /* nothing can fail: out of memory does not return */
-    r.colour = SMP_ARENA_ARRAY(arena, mesh->world, uint32_t);
-    r.leaving = SMP_ARENA_ARRAY(arena, mesh->world, uint32_t);
-    r.members = SMP_ARENA_ARRAY(arena, mesh->world, uint32_t);
-    r.tuples = SMP_ARENA_ARRAY(arena, (size_t)mesh->world * OWN_WORDS, uint32_t);
-    for (int g = 0; g < (int)SMP_GROUPS; g++) {
-        r.signature[g] = SMP_ARENA_ARRAY(arena, mesh->world, uint32_t);
-    }
-    numbering_init(&r.table, arena, mesh->world);
-    colour_by_place(&r, colour_of_rank);
+    colour_first(&r, colour_of_rank, arena);
     /* Of one colour nothing splits: all groups of a kind have the same size, so the same
-     * multiset, whose number is the 0 that the signatures hold. */
-    while (r.n_colour > 1 && refine(&r)) {
+     * multiset. */
+    if (r.n_colour > 1) {
+        refine_all(&r, arena);
     }
     *classes_p = collect(&r);
     smp_arena_destroy(arena);

@@ -11,6 +11,7 @@
 #include "mesh/mesh_int.h"
 
 #include "base/arena.h"
+#include "base/numeric.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -250,11 +251,7 @@ uint32_t smp_mesh_leaving(const smp_mesh *mesh, smp_group group, uint32_t node)
     }
     for (uint32_t rank = from; rank < to; rank++) {
         uint32_t first = smp_mesh_first_member(mesh, group, rank);
-        uint32_t index = smp_mesh_group_rank(mesh, group, rank);
-        bool leaves = first / mesh->gpus_per_node != (first + last) / mesh->gpus_per_node;
-        /* Count a group at its first member on this node. */
-        bool opens = index == 0 || first + offset_of_member(digits, index - 1) < from;
-        count += leaves && opens;
+        count += first / mesh->gpus_per_node != (first + last) / mesh->gpus_per_node;
     }
     return count;
 }
@@ -276,37 +273,53 @@ bool smp_mesh_nodes_alike(const smp_mesh *mesh)
     return left == 1;
 }
 
+/* The node on which a group has the smallest part of the network: ranks that leave the node,
+ * for each member there. */
+typedef struct crowd { uint32_t leaving, members; } crowd;
+
+/* Counts the members on one node of a group; `leaving` is 0 for a group inside it. */
+static void add_node(smp_placement *p, crowd *worst, uint32_t members, uint32_t leaving)
+{
+    p->nodes++;
+    p->most_per_node = members > p->most_per_node ? members : p->most_per_node;
+    p->least_per_node = members < p->least_per_node ? members : p->least_per_node;
+    if ((uint64_t)leaving * worst->members > (uint64_t)worst->leaving * members) {
+        *worst = (crowd){leaving, members};
+    }
+}
+
 void smp_mesh_place(const smp_mesh *mesh, smp_group group, uint32_t rank,
                     const uint32_t *leaving, smp_placement *placement_p)
 {
     const smp_digits *digits = &mesh->digits[group];
-    uint32_t first = smp_mesh_first_member(mesh, group, rank);
-    uint32_t node = first / mesh->gpus_per_node, here = 0, before = first;
-    smp_placement p = {.ranks = digits->ranks, .nodes = 1, .least_per_node = UINT32_MAX};
-    bool wide = node != (first + offset_of_member(digits, digits->ranks - 1)) /
-                            mesh->gpus_per_node;
-    bool alike = wide && leaving == NULL && smp_mesh_nodes_alike(mesh);
+    const uint32_t gpus = mesh->gpus_per_node;
+    const uint32_t first = smp_mesh_first_member(mesh, group, rank);
+    const uint32_t last = first + offset_of_member(digits, digits->ranks - 1);
+    const bool wide = first / gpus != last / gpus;
+    const bool alike = wide && leaving == NULL && smp_mesh_nodes_alike(mesh);
+    smp_placement p = {.ranks = digits->ranks, .least_per_node = UINT32_MAX};
+    crowd worst = {0, 1};
+    uint32_t here = 0, member = first, next;
 
-    p.sharers = !wide ? 0 : leaving ? leaving[node] : smp_mesh_leaving(mesh, group, node);
-    for (uint32_t i = 0; i < digits->ranks; i++) {
-        uint32_t member = first + offset_of_member(digits, i);
-        if (member / mesh->gpus_per_node != node) {
-            p.most_per_node = here > p.most_per_node ? here : p.most_per_node;
-            p.least_per_node = here < p.least_per_node ? here : p.least_per_node;
-            node = member / mesh->gpus_per_node;
-            uint32_t sharers = leaving ? leaving[node]
-                               : alike ? p.sharers : smp_mesh_leaving(mesh, group, node);
-            p.sharers = sharers > p.sharers ? sharers : p.sharers;
-            p.nodes++;
-            here = 0;
-        } else if (i > 0 && (p.stride == 0 || member - before < p.stride)) {
-            p.stride = member - before;
-        }
-        before = member;
+    for (uint32_t i = 1; i <= digits->ranks; i++, member = next) {
+        next = i < digits->ranks ? first + offset_of_member(digits, i) : UINT32_MAX;
         here++;
+        if (next / gpus == member / gpus) {
+            p.stride = p.stride == 0 || next - member < p.stride ? next - member : p.stride;
+            continue;
+        }
+        add_node(&p, &worst, here,
+                 !wide     ? 0
+                 : leaving ? leaving[member / gpus]
+                           : smp_mesh_leaving(mesh, group, member / gpus));
+        if (alike) { /* the first node says all */
+            p.nodes = digits->ranks / here;
+            break;
+        }
+        here = 0;
     }
-    p.most_per_node = here > p.most_per_node ? here : p.most_per_node;
-    p.least_per_node = here < p.least_per_node ? here : p.least_per_node;
+    p.sharers = (uint32_t)smp_ceil_div((uint64_t)worst.leaving * p.least_per_node,
+                                       worst.members);
     p.stride = p.stride > 0 ? p.stride : 1;
     *placement_p = p;
 }

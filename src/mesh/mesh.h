@@ -8,8 +8,10 @@
  * nested layout `hybrid_shard_degree` counts the expert axis as well: parameters that are not
  * experts' are sharded over SMP_GROUP_SHARD, experts over SMP_GROUP_EXPERT_SHARD inside it.
  *
- * Placement: ranks fill nodes in order, gpus_per_node to a node.  Where a group lies decides
- * which links it uses; two groups of one kind with the same placement are alike.
+ * Placement: ranks fill nodes in order, gpus_per_node to a node, whatever the degrees: the
+ * members of a group may lie on nodes in unequal numbers, and the last node may be filled in
+ * part.  Where a group lies decides which links it uses; two groups of one kind with the same
+ * placement are alike.
  */
 #ifndef SMP_MESH_MESH_H
 #define SMP_MESH_MESH_H
@@ -39,9 +41,12 @@ typedef struct smp_placement {
     uint32_t least_per_node;
     uint32_t stride;        /* least distance of consecutive members on one node, 1: adjacent;
                                1 where no node has two */
-    uint32_t sharers;       /* groups of this kind that use one node's network at once: the
-                               most, over the nodes of this group, that have members on the
-                               node and elsewhere; 0 for a group inside one node */
+    uint32_t sharers;       /* ranks that use a node's network at once, these members among
+                               them, for least_per_node members: of n members on a node each
+                               group has n / sum of n over the groups of this kind that leave
+                               the node; the smallest such part, over the nodes of this group,
+                               is least_per_node / sharers (rounded down by less than one
+                               rank).  0 for a group inside one node */
 } smp_placement;
 
 void smp_mesh_placement(const smp_mesh *mesh, smp_group group, uint32_t rank,

@@ -23,11 +23,11 @@ struct smp_mesh {
 
 /* The lowest rank of the group of `rank`: names the group. */
 uint32_t smp_mesh_first_member(const smp_mesh *mesh, smp_group group, uint32_t rank);
-/* Whether nodes are full and their borders cut the axes evenly.  Then ranks a number of nodes
- * apart differ by steps along axes, which map groups to groups and nodes to nodes and keep
- * places inside nodes: groups of ranks at the same place of their nodes lie alike. */
+/* Whether nodes are full and their borders cut the axes evenly.  Then all ranks lie alike:
+ * steps along the axes take a rank to any other, and map nodes to nodes and groups to groups,
+ * where the axis that the border cuts counts as two, inside a node and over nodes. */
 bool smp_mesh_nodes_alike(const smp_mesh *mesh);
-/* Groups of this kind that have members on the node and members elsewhere. */
+/* Ranks of the node whose group of this kind has members elsewhere too. */
 uint32_t smp_mesh_leaving(const smp_mesh *mesh, smp_group group, uint32_t node);
 /* smp_mesh_placement with smp_mesh_leaving of every node at hand; NULL: not at hand. */
 void smp_mesh_place(const smp_mesh *mesh, smp_group group, uint32_t rank,

@@ -135,15 +135,17 @@ static void put_table(const smp_fleet *fleet, FILE *stream)
 {
     const uint32_t n = smp_fleet_shown(fleet);
     const smp_found **found = SMP_ARENA_ARRAY(fleet->arena, n, const smp_found *);
+    uint32_t *numbers = SMP_ARENA_ARRAY(fleet->arena, n, uint32_t);
     put_head(fleet, stream);
     for (uint32_t i = 0; i < n; i++) {
+        numbers[i] = i + 1;
         char number[12];
         snprintf(number, sizeof number, "%u", i + 1);
         put_row(fleet, fleet->ranked[i], number, stream);
         found[i] = found_of(fleet->ranked[i]);
     }
     fputc('\n', stream);
-    smp_put_settings(found, n, stream);
+    smp_put_settings(found, numbers, n, stream);
 }
 
 static const char *percent_more(char text[24], double value, double than)

@@ -9,6 +9,7 @@
 #include "config.h"
 
 #include "plan/front.h"
+#include "plan/plan_text.h"
 
 #include "base/gnuplot.h"
 #include "base/numeric.h"
@@ -59,12 +60,20 @@ static void put_front(FILE *stream, const smp_front *front)
 
 static void put_named(FILE *stream, const smp_plan *plan)
 {
-    fputs("# plans: step time (s), peak memory (GiB), number\nNaN NaN \"\"\n", stream);
+    uint32_t *first = smp_heap_alloc((size_t)plan->n_found + 1, sizeof *first);
+    smp_plan_find_ties(plan, first);
+    fputs("# plans: step time (s), peak memory (GiB), number (that of the first of those that "
+          "tie)\nNaN NaN \"\"\n", stream);
     for (uint32_t i = 0; i < plan->n_found; i++) {
         const smp_found *found = &plan->found[i];
         put_spot(stream, found->report.step_ps, found->report.memory.peak_bytes);
-        fprintf(stream, " \"%u\"\n", i + 1);
+        if (first[i] == i) {
+            fprintf(stream, " \"%u\"\n", i + 1);
+        } else {
+            fputs(" \"\"\n", stream);
+        }
     }
+    free(first);
 }
 
 static void put_letters(FILE *stream, const smp_front *front)

@@ -147,7 +147,7 @@ typedef struct smp_front { smp_front_point *at; size_t n, room; } smp_front; /* 
 /* What one setting changes: a neighbour of the best plan. */
 typedef struct smp_neighbour {
     const char *key, *value;   /* the setting and its value there */
-    const char *with;          /* another setting that had to follow, or NULL */
+    const char *with;          /* other settings that had to follow, or NULL */
     int64_t more_ps, more_bytes; /* step time and peak memory over the best plan's */
     uint64_t excess_bytes;     /* what it lacks; 0: it fits */
     bool outside;              /* faster, but not in the space that is searched */

@@ -9,6 +9,7 @@
 #include "plan/plan.h"
 
 #include "base/numeric.h"
+#include "mesh/settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +88,17 @@ static bool layout_other(const smp_job *job, smp_settings *s)
     return smp_model_experts(job->model) > 0 && ep > 1;
 }
 
+static bool order_other(const smp_job *job, smp_settings *s)
+{
+    for (int i = 0; i < (int)SMP_AXES; i++) {
+        const smp_axis axis = job->settings.rank_order[i];
+        s->rank_order[i] = axis == SMP_AXIS_EXPERT  ? SMP_AXIS_SHARD
+                           : axis == SMP_AXIS_SHARD ? SMP_AXIS_EXPERT : axis;
+    }
+    s->given |= UINT64_C(1) << SMP_KEY_RANK_ORDER; /* against the default of the layout */
+    return s->expert_parallel_degree > 1 && smp_expert_shards(s) > 1;
+}
+
 static bool dispatcher_other(const smp_job *job, smp_settings *s)
 {
     s->moe_all_to_all_dispatcher = !s->moe_all_to_all_dispatcher;
@@ -110,6 +122,12 @@ static bool checkpointing_none(const smp_job *job, smp_settings *s)
     return set_checkpointing(s, SMP_CHECKPOINTING_NONE);
 }
 
+static bool checkpointing_attention(const smp_job *job, smp_settings *s)
+{
+    (void)job;
+    return set_checkpointing(s, SMP_CHECKPOINTING_SELECTIVE_ATTENTION);
+}
+
 static bool checkpointing_selective(const smp_job *job, smp_settings *s)
 {
     (void)job;
@@ -120,6 +138,32 @@ static bool checkpointing_full(const smp_job *job, smp_settings *s)
 {
     (void)job;
     return set_checkpointing(s, SMP_CHECKPOINTING_FULL);
+}
+
+static bool checkpoints_layers(const smp_settings *s)
+{
+    return s->checkpointing == SMP_CHECKPOINTING_FIRST ||
+           s->checkpointing == SMP_CHECKPOINTING_FULL;
+}
+
+/* The first `layers` checkpointed, and of them as many offloaded as before. */
+static bool set_first(smp_settings *s, uint32_t layers)
+{
+    s->checkpointing = SMP_CHECKPOINTING_FIRST;
+    s->checkpointing_layers = layers;
+    s->offload_layers = s->offload_layers < layers ? s->offload_layers : 0;
+    return layers > 0;
+}
+
+static bool checkpointing_fewer(const smp_job *job, smp_settings *s)
+{
+    return checkpoints_layers(&job->settings) && set_first(s, s->checkpointing_layers - 1);
+}
+
+static bool checkpointing_more(const smp_job *job, smp_settings *s)
+{
+    return job->settings.checkpointing == SMP_CHECKPOINTING_FIRST &&
+           set_first(s, s->checkpointing_layers + 1);
 }
 
 /* The next divisor of n above or below a value; 0: there is none. */
@@ -221,6 +265,26 @@ static bool offload_other(const smp_job *job, smp_settings *s)
     return true;
 }
 
+/* A quarter of the layers fewer or more offloaded, of those that are checkpointed. */
+static uint32_t quarter(const smp_job *job)
+{
+    return job->model->n_layer < 4 ? 1 : job->model->n_layer / 4;
+}
+
+static bool offload_fewer(const smp_job *job, smp_settings *s)
+{
+    const uint32_t layers = smp_offloaded_layers(&job->settings);
+    s->offload_layers = layers > quarter(job) ? layers - quarter(job) : 0;
+    return s->offload_layers > 0;
+}
+
+static bool offload_more(const smp_job *job, smp_settings *s)
+{
+    const uint32_t layers = smp_offloaded_layers(&job->settings) + quarter(job);
+    s->offload_layers = layers < s->checkpointing_layers ? layers : 0; /* 0: all */
+    return job->settings.offload && job->settings.offload_layers > 0;
+}
+
 static bool reshard_other(const smp_job *job, smp_settings *s)
 {
     s->reshard_after_forward = !s->reshard_after_forward;
@@ -247,9 +311,13 @@ static const struct neighbour { const char *key; change_fn change; } neighbours[
     {"expert_parallel_degree", expert_up},
     {"expert_parallel_degree", expert_down},
     {"expert_layout", layout_other},
+    {"rank_order", order_other},
     {"moe_all_to_all_dispatcher", dispatcher_other},
     {"checkpointing", checkpointing_none},
+    {"checkpointing", checkpointing_attention},
     {"checkpointing", checkpointing_selective},
+    {"checkpointing", checkpointing_fewer},
+    {"checkpointing", checkpointing_more},
     {"checkpointing", checkpointing_full},
     {"hybrid_shard_degree", shard_down},
     {"hybrid_shard_degree", shard_up},
@@ -258,6 +326,8 @@ static const struct neighbour { const char *key; change_fn change; } neighbours[
     {"micro_batch", micro_batch_up},
     {"micro_batch", micro_batch_down},
     {"offload", offload_other},
+    {"offload_layers", offload_fewer},
+    {"offload_layers", offload_more},
     {"activation_loading_horizon", horizon_up},
     {"activation_loading_horizon", horizon_down},
     {"reshard_after_forward", reshard_other},
@@ -449,8 +519,24 @@ static char *sentence_experts(const smp_plan *plan, const verdict *all, smp_erro
     return text;
 }
 
-/* The setting that was changed; the shard degree where it had to follow, other links of
- * experts. */
+/* Settings that had to follow the one that was changed. */
+static void add_followers(const smp_settings *best, const smp_settings *s, const char *key,
+                          smp_text *text)
+{
+    static const char *const followers[] = {"hybrid_shard_degree", "sequence_parallel",
+                                            "offload", "forward_prefetch"};
+    for (size_t i = 0; i < sizeof followers / sizeof followers[0]; i++) {
+        char old[96];
+        char new[96];
+        if (strcmp(key, followers[i]) != 0 &&
+            smp_settings_get(best, followers[i], old, sizeof old) &&
+            smp_settings_get(s, followers[i], new, sizeof new) && strcmp(old, new) != 0) {
+            smp_text_add(text, "%s%s %s", text->length > 0 ? ", " : "", followers[i], new);
+        }
+    }
+}
+
+/* The setting that was changed; those that had to follow, and other links of experts. */
 static void name_change(smp_arena *arena, const smp_job *best, const smp_job *job,
                         smp_neighbour *n, smp_errors *errors)
 {
@@ -459,17 +545,14 @@ static void name_change(smp_arena *arena, const smp_job *best, const smp_job *jo
         value[0] = '\0';
     }
     n->value = smp_arena_strdup(arena, value);
-    const uint32_t shard = job->settings.hybrid_shard_degree;
-    const bool follows = shard != best->settings.hybrid_shard_degree &&
-                         strcmp(n->key, "hybrid_shard_degree") != 0;
+    smp_text with = {0};
+    add_followers(&best->settings, &job->settings, n->key, &with);
     const char *links = expert_links(arena, job, errors);
-    const bool moved = *links != '\0' && strcmp(links, expert_links(arena, best, errors)) != 0;
-    if (follows) {
-        n->with = smp_arena_printf(arena, "hybrid_shard_degree %u%s%s", shard,
-                                   moved ? "; " : "", moved ? links : "");
-    } else if (moved) {
-        n->with = links;
+    if (*links != '\0' && strcmp(links, expert_links(arena, best, errors)) != 0) {
+        smp_text_add(&with, "%s%s", with.length > 0 ? "; " : "", links);
     }
+    n->with = with.length > 0 ? smp_arena_strdup(arena, with.data) : NULL;
+    smp_text_free(&with);
 }
 
 static bool is_known(const smp_plan *plan, const smp_neighbour *n)

@@ -22,8 +22,8 @@
 
 /* Keys that a plan decides, in the order in which people read them. */
 static const char *const shown_keys[] = {
-    "tensor_parallel_degree", "expert_parallel_degree", "rank_order", "sequence_parallel",
-    "hybrid_shard_degree",
+    "tensor_parallel_degree", "expert_parallel_degree", "expert_layout", "rank_order",
+    "moe_all_to_all_dispatcher", "sequence_parallel", "hybrid_shard_degree",
     "reshard_after_forward", "micro_batch", "accumulation", "checkpointing", "offload",
     "offload_layers", "activation_loading_horizon", "loss_chunks", "prefetch",
 };
@@ -45,7 +45,8 @@ static bool acts(const smp_job *job, const char *key)
     if (strcmp(key, "offload_layers") == 0) {
         return s->offload && s->offload_layers > 0;
     }
-    if (strcmp(key, "expert_parallel_degree") == 0 || strcmp(key, "rank_order") == 0) {
+    if (strcmp(key, "expert_parallel_degree") == 0 || strcmp(key, "expert_layout") == 0 ||
+        strcmp(key, "rank_order") == 0 || strcmp(key, "moe_all_to_all_dispatcher") == 0) {
         return s->expert_parallel_degree > 1;
     }
     if (strcmp(key, "sequence_parallel") == 0) {
@@ -142,7 +143,8 @@ void smp_put_job_settings(const smp_job *job, const char *head, FILE *stream)
     put_some(NULL, 0, job, false, head, stream);
 }
 
-void smp_put_settings(const smp_found *const *found, uint32_t n, FILE *stream)
+void smp_put_settings(const smp_found *const *found, const uint32_t *numbers, uint32_t n,
+                      FILE *stream)
 {
     if (n == 1) {
         smp_put_job_settings(&found[0]->job, " 1  ", stream);
@@ -150,7 +152,7 @@ void smp_put_settings(const smp_found *const *found, uint32_t n, FILE *stream)
     }
     for (uint32_t i = 0; i < n; i++) {
         char head[16];
-        snprintf(head, sizeof head, "%2u  ", i + 1);
+        snprintf(head, sizeof head, "%2u  ", numbers[i]);
         put_some(found, n, &found[i]->job, false, head, stream);
     }
     put_some(found, n, &found[0]->job, true, "all ", stream);
@@ -206,7 +208,7 @@ static void put_cost(double cost, FILE *stream)
     }
 }
 
-static void put_table(const smp_plan *plan, FILE *stream)
+static void put_table(const smp_plan *plan, const uint32_t *first, FILE *stream)
 {
     const char *currency = plan->job.cluster->currency;
     char price[32];
@@ -215,12 +217,16 @@ static void put_table(const smp_plan *plan, FILE *stream)
             price);
     for (uint32_t i = 0; i < plan->n_found; i++) {
         const smp_report *r = &plan->found[i].report;
+        if (first[i] != i) {
+            continue;
+        }
         fprintf(stream, "%2u  %5u  %10s  %9.1f  %4.1f%%  %10s  %10s", i + 1,
                 plan->found[i].job.world, smp_show_seconds(r->step_time_s),
                 r->tokens_per_s_per_gpu, 100 * r->mfu, smp_show_bytes(r->memory.peak_bytes),
                 smp_show_signed_bytes(r->memory.margin_bytes));
         put_cost(r->cost_per_billion_tokens, stream);
         fputc('\n', stream);
+        smp_put_ties(plan, first, i, stream);
     }
     fputc('\n', stream);
 }
@@ -232,9 +238,18 @@ static const char *signed_bytes(int64_t bytes, char text[24])
     return text;
 }
 
+/* Whether --fine would search values of this setting that were not searched. */
+static bool may_be_finer(const smp_plan *plan, const char *key)
+{
+    return !plan->options.fine && !smp_settings_given(&plan->job.settings, key) &&
+           (strcmp(key, "checkpointing") == 0 || strcmp(key, "offload_layers") == 0 ||
+            strcmp(key, "loss_chunks") == 0);
+}
+
 void smp_put_why(const smp_plan *plan, FILE *stream)
 {
     bool outside = false;
+    bool finer = false;
     if (plan->n_neighbour == 0) {
         return;
     }
@@ -248,17 +263,23 @@ void smp_put_why(const smp_plan *plan, FILE *stream)
         snprintf(name, sizeof name, "%s %s", n->key, n->value);
         snprintf(time, sizeof time, "%c%s", n->more_ps < 0 ? '-' : '+',
                  smp_show_seconds(fabs(smp_s_from_ps(n->more_ps))));
-        fprintf(stream, "%c%-32.32s %8s %+6.1f%% %10s  %s\n", n->outside ? '*' : ' ', name,
-                time, 100 * (double)n->more_ps / (double)plan->found[0].report.step_ps,
+        fprintf(stream, "%c%-32s", n->outside ? '*' : ' ', name);
+        if (strlen(name) > 32) {
+            fprintf(stream, "\n%33s", "");
+        }
+        fprintf(stream, " %8s %+6.1f%% %10s  %s\n", time,
+                100 * (double)n->more_ps / (double)plan->found[0].report.step_ps,
                 signed_bytes(n->more_bytes, bytes), n->limit);
         if (n->with) {
             fprintf(stream, "   with %s\n", n->with);
         }
         outside = outside || n->outside;
+        finer = finer || (n->outside && may_be_finer(plan, n->key));
     }
     if (outside) {
-        fputs(plan->info.exhausted ? "* faster, but outside the space that is searched\n"
-                                   : "* faster, but not reached by the deadline\n", stream);
+        fputs(!plan->info.exhausted ? "* faster, but not reached by the deadline\n"
+              : finer ? "* faster, but outside the space that is searched; try --fine\n"
+                      : "* faster, but outside the space that is searched\n", stream);
     }
     if (plan->experts) {
         smp_put_sentence(stream, plan->experts);
@@ -267,12 +288,19 @@ void smp_put_why(const smp_plan *plan, FILE *stream)
 
 static void put_plans(const smp_plan *plan, FILE *stream)
 {
-    put_table(plan, stream);
+    uint32_t *first = SMP_ARENA_ARRAY(plan->arena, plan->n_found, uint32_t);
+    uint32_t *numbers = SMP_ARENA_ARRAY(plan->arena, plan->n_found, uint32_t);
     const smp_found **found = SMP_ARENA_ARRAY(plan->arena, plan->n_found, const smp_found *);
+    uint32_t n = 0;
+    smp_plan_find_ties(plan, first);
+    put_table(plan, first, stream);
     for (uint32_t i = 0; i < plan->n_found; i++) {
-        found[i] = &plan->found[i];
+        if (first[i] == i) {
+            found[n] = &plan->found[i];
+            numbers[n++] = i + 1;
+        }
     }
-    smp_put_settings(found, plan->n_found, stream);
+    smp_put_settings(found, numbers, n, stream);
     smp_put_front(&plan->front, plan->job.cluster->currency, false, stream);
     smp_put_why(plan, stream);
 }

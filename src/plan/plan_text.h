@@ -11,7 +11,14 @@ enum { SMP_PLAN_COLUMNS = 80 };
 
 /* The settings of n configurations for people: for each its number and those in which they
  * differ, then those that all have in common. */
-void smp_put_settings(const smp_found *const *found, uint32_t n, FILE *stream);
+void smp_put_settings(const smp_found *const *found, const uint32_t *numbers, uint32_t n,
+                      FILE *stream);
+/* For each of the plans found the first one that it ties with: that differs from it in
+ * activation_loading_horizon and loss_chunks alone and is faster by 0.05 % at most; itself
+ * where there is none.  `first` has n_found entries. */
+void smp_plan_find_ties(const smp_plan *plan, uint32_t *first);
+/* Which plans tie with plan `of`, and their values; nothing where none does. */
+void smp_put_ties(const smp_plan *plan, const uint32_t *first, uint32_t of, FILE *stream);
 /* Those of one job behind `head`. */
 void smp_put_job_settings(const smp_job *job, const char *head, FILE *stream);
 /* A sentence as lines of at most 80 columns, the later ones indented more. */

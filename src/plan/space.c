@@ -364,32 +364,14 @@ static void apply(const smp_plan_space *space, const smp_point *point, smp_setti
     apply_leaf(space, point, s);
 }
 
-/* The shard group lies inside a node or fills whole nodes. */
-static bool respects_nodes(const smp_cluster *cluster, uint64_t tensor, uint64_t shard)
+/* Known before any rule is tried: the degrees divide the ranks. */
+static bool divides_well(const smp_plan_space *space, const smp_point *point)
 {
-    const uint64_t ranks = tensor * shard;
-    const uint64_t node = cluster->gpus_per_node;
-    return ranks <= node ? node % ranks == 0 || ranks == cluster->gpus : ranks % node == 0;
-}
-
-/* Shard groups, and expert groups that come before them, respect nodes. */
-static bool places_well(const smp_plan_space *space, const smp_point *point)
-{
-    const smp_cluster *cluster = space->job->cluster;
     const uint32_t tensor = choice_value(space, point, SMP_DIM_TENSOR);
     const uint32_t expert = choice_value(space, point, SMP_DIM_EXPERT);
     const uint32_t shard = choice_value(space, point, SMP_DIM_SHARD);
     const bool nested = choice_value(space, point, SMP_DIM_LAYOUT) == SMP_EXPERT_LAYOUT_NESTED;
-    const bool other = choice_value(space, point, SMP_DIM_ORDER) == 1;
-    const uint64_t before = smp_mul(tensor, expert);
-    if (cluster->gpus / tensor % shard != 0 || (nested && shard % expert != 0)) {
-        return false;
-    }
-    if (smp_key_given(&space->job->settings, SMP_KEY_RANK_ORDER) || nested == other) {
-        return respects_nodes(cluster, tensor, shard);
-    }
-    return respects_nodes(cluster, 1, before) &&
-           respects_nodes(cluster, before, nested ? shard / expert : shard);
+    return space->job->cluster->gpus / tensor % shard == 0 && (!nested || shard % expert == 0);
 }
 
 /* Whether parameters are gathered, or cast to compute precision, before use, and so again for
@@ -475,7 +457,7 @@ static bool try_mesh(const smp_plan_space *space, const smp_point *point, smp_jo
     if (lays_out_nothing(space, point)) {
         return false;
     }
-    if (!space->pinned[SMP_DIM_SHARD] && !places_well(space, point)) {
+    if (!space->pinned[SMP_DIM_SHARD] && !divides_well(space, point)) {
         return false;
     }
     *job_p = *space->job;

@@ -329,12 +329,15 @@ static void warn_of_row(const smp_simulation *simulation, const smp_allocator_ro
         !settings->fsdp_cache_flush_warnings || row->flushes == 0) {
         return;
     }
-    smp_warn(errors, NULL, "PyTorch's caching allocator %s %" PRIu64
-             " times a step (fsdp_cache_flush_warnings): %sraise hybrid_shard_degree or save "
-             "memory",
-             row->failures > 0 ? "finds no memory" : "flushes its cache",
-             row->failures > 0 ? row->failures : row->flushes,
+    smp_text still = {0};
+    if (row->failures > 0) {
+        smp_text_add(&still, ", and %" PRIu64 " times still finds no memory", row->failures);
+    }
+    smp_warn(errors, NULL, "PyTorch's caching allocator flushes its cache %" PRIu64
+             " times a step%s (fsdp_cache_flush_warnings): %sraise hybrid_shard_degree or save "
+             "memory", row->flushes, still.data ? still.data : "",
              row->limited ? "" : "set limit_all_gathers, ");
+    smp_text_free(&still);
 }
 
 void smp_allocator_warn(const smp_simulation *simulation, smp_errors *errors)
@@ -383,23 +386,17 @@ void smp_allocator_answer_text(const smp_allocator_answer *a, smp_text *text)
                  "\nPyTorch's caching allocator: %" PRIu64
                  " tensors a step, %s for it (arena %s)\n",
                  a->tensors, smp_show_bytes(a->capacity_bytes), smp_show_bytes(a->arena_bytes));
-    smp_text_add(text, "  %-12s%-12s%11s%11s%11s%11s%9s\n", "expandable", "limit_all_",
-                 "asked for", "allocated", "reserved", "unused", "flushes");
-    smp_text_add(text, "  %-12s%-12s%11s%11s%11s%11s%9s\n", "segments", "gathers", "at most",
-                 "at most", "at most", "at peak", "a step");
+    smp_text_add(text, "  %-11s%-11s%10s%10s%10s%10s%8s%6s\n", "expandable", "limit_all_",
+                 "asked for", "allocated", "reserved", "unused", "flushes", "OOMs");
+    smp_text_add(text, "  %-11s%-11s%10s%10s%10s%10s%8s%6s\n", "segments", "gathers",
+                 "at most", "at most", "at most", "at peak", "a step", "");
     for (uint32_t i = 0; i < SMP_ALLOCATOR_ROWS; i++) {
         const smp_allocator_row *row = &a->rows[i];
-        smp_text_add(text, "  %-12s%-12s%11s%11s%11s%11s%9" PRIu64 "%s\n",
+        smp_text_add(text, "  %-11s%-11s%10s%10s%10s%10s%8" PRIu64 "%6" PRIu64 "\n",
                      row->expandable ? "true" : "false", row->limited ? "true" : "false",
                      smp_show_bytes(row->live_bytes), smp_show_bytes(row->allocated_bytes),
                      smp_show_bytes(row->reserved_bytes), smp_show_bytes(row->unused_bytes),
-                     row->flushes, row->failures > 0 ? "!" : "");
-    }
-    for (uint32_t i = 0; i < SMP_ALLOCATOR_ROWS; i++) {
-        if (a->rows[i].failures > 0) {
-            smp_text_add(text, "  ! out of memory\n");
-            break;
-        }
+                     row->flushes, row->failures);
     }
 }
 

@@ -46,6 +46,10 @@ smp_status smp_what_ifs_find(const smp_simulation *simulation,
         status = smp_ranks_answer_find(simulation, options, arena, errors, &w->ranks);
         w->has_ranks = status == SMP_OK;
     }
+    if (status == SMP_OK && options->n_lost_rank > 0) {
+        status = smp_lost_answer_find(simulation, options, errors, &w->lost);
+        w->has_lost = status == SMP_OK;
+    }
     if (status == SMP_OK) {
         status = find_runs(simulation, options, errors, w);
     }
@@ -79,6 +83,9 @@ void smp_what_ifs_out(const smp_what_ifs *w, smp_json_out *out)
     if (w && w->has_ranks) {
         smp_ranks_answer_out(&w->ranks, out);
     }
+    if (w && w->has_lost) {
+        smp_lost_answer_out(&w->lost, out);
+    }
     if (w && w->has_failures) {
         smp_failures_answer_out(&w->failures, out);
     }
@@ -94,6 +101,9 @@ void smp_what_ifs_text(const smp_what_ifs *w, smp_text *text)
 {
     if (w && w->has_ranks) {
         smp_ranks_answer_text(&w->ranks, text);
+    }
+    if (w && w->has_lost) {
+        smp_lost_answer_text(&w->lost, text);
     }
     if (w && w->has_failures) {
         smp_failures_answer_text(&w->failures, text);

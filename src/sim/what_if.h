@@ -41,6 +41,23 @@ SMP_CHECK smp_status smp_ranks_answer_find(const smp_simulation *simulation,
 void smp_ranks_answer_text(const smp_ranks_answer *answer, smp_text *text);
 void smp_ranks_answer_out(const smp_ranks_answer *answer, smp_json_out *out);
 
+/* ---- lost ranks (lost.c) */
+
+typedef struct smp_lost_answer {
+    uint32_t ranks;    /* lost */
+    uint32_t replicas, replicas_left; /* of the model */
+    uint32_t gpus, gpus_left, idle;   /* idle: of the replicas lost, without the ranks lost */
+    uint64_t batch, batch_left;       /* sequences a step */
+    double step_s, step_left_s;       /* what is left is 0 where no replica is */
+    double tokens_per_s, tokens_per_s_left;
+} smp_lost_answer;
+
+SMP_CHECK smp_status smp_lost_answer_find(const smp_simulation *simulation,
+                                          const smp_what_if_options *options,
+                                          smp_errors *errors, smp_lost_answer *answer_p);
+void smp_lost_answer_text(const smp_lost_answer *answer, smp_text *text);
+void smp_lost_answer_out(const smp_lost_answer *answer, smp_json_out *out);
+
 /* ---- failures and training runs (runs.c) */
 
 enum { SMP_MONTHS = 1000 };
@@ -104,8 +121,9 @@ void smp_allocator_answer_out(const smp_allocator_answer *answer, smp_json_out *
 
 struct smp_what_ifs {
     smp_arena *arena;
-    bool has_ranks, has_failures, has_training, has_allocator;
+    bool has_ranks, has_lost, has_failures, has_training, has_allocator;
     smp_ranks_answer ranks;
+    smp_lost_answer lost;
     smp_failures_answer failures;
     smp_training_answer training;
     smp_allocator_answer allocator;

@@ -100,8 +100,9 @@ static void print_comms(struct page *page, const smp_program *program)
         put(page, even ? ", %u a node" : ", %u or less a node", at->most_per_node);
         put(page, at->stride == 1 ? ", side by side" : ", %u ranks apart", at->stride);
         if (at->nodes > 1) {
-            put(page, at->sharers == 1 ? ", alone on its network" : ", %u share the network",
-                at->sharers);
+            put(page, at->sharers == at->least_per_node ? ", alone on its network"
+                                                        : ", %.3g share the network",
+                (double)at->sharers / (double)at->least_per_node);
         }
         new_line(page);
     }

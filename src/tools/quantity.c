@@ -76,6 +76,24 @@ smp_status cli_duration(const char *option, const char *text, smp_errors *errors
                     "100 years: 30d, 36h, 2w", text);
 }
 
+smp_status cli_seconds(const char *option, const char *text, smp_errors *errors,
+                       double *seconds_p)
+{
+    static const suffix suffixes[] = {{"", 1}, {"ms", 1e-3}, {"s", 1}, {"min", 60},
+                                      {"h", 3600}};
+    const char *rest = NULL;
+    double value = 0;
+    if ((read_number(text, &value, &rest) && *rest == '\0' && value <= 0) ||
+        read_quantity(text, suffixes, sizeof suffixes / sizeof suffixes[0], 1e9, &value)) {
+        *seconds_p = value;
+        return SMP_OK;
+    }
+    const smp_place place = {.file = option};
+    return smp_fail(errors, SMP_INPUT, &place,
+                    "'%s': must be a number of seconds from 0 to 1e9, or a time with its unit, "
+                    "ms, s, min or h: 1s, 500ms, 2min", text);
+}
+
 /* ----------------------------------------------------------------- lists of numbers */
 
 enum { MOST = 65536 };

@@ -14,6 +14,10 @@ SMP_CHECK smp_status cli_amount(const char *option, const char *text, smp_errors
 SMP_CHECK smp_status cli_duration(const char *option, const char *text, smp_errors *errors,
                                   double *seconds_p);
 
+/* Seconds, alone or with a unit, ms too; 0 is a time. */
+SMP_CHECK smp_status cli_seconds(const char *option, const char *text, smp_errors *errors,
+                                 double *seconds_p);
+
 /* Rising numbers; `values` is heap memory. */
 typedef struct cli_counts { uint32_t *values; size_t n; } cli_counts;
 /* "8", "8,16,64", "8..64" (all from 8 to 64), "8..64/8" (every eighth); each above the one

@@ -16,7 +16,7 @@ typedef struct options {
     cli_job job;
     cli_places places;
     const char *objective, *output, *export, *pareto;
-    const char *tokens, *within, *budget;
+    const char *tokens, *within, *budget, *deadline;
     uint32_t top, threads;
     double margin_percent, deadline_s;
     bool fine, json, no_prune, timing;
@@ -34,8 +34,9 @@ static const cli_option table[] = {
     CLI_U32("top", 'k', "N", options, top, "plans to show; default: 5"),
     CLI_DOUBLE("margin", 0, "PERCENT", options, margin_percent,
                "of a GPU's memory that a plan must leave free; default: 3"),
-    CLI_DOUBLE("deadline", 0, "SECONDS", options, deadline_s,
-               "stop then with the best so far, and say how far from the best it can be"),
+    CLI_TEXT("deadline", 0, "TIME", options, deadline,
+             "stop then (1s, 500ms, 2min) with the best so far, and say how far from the best "
+             "it can be"),
     CLI_FLAG("fine", 0, options, fine,
              "a larger space: every number of checkpointed layers, more loss chunks"),
     CLI_U32("threads", 0, "N", options, threads,
@@ -121,12 +122,6 @@ static smp_status check(const options *o, const cli_list *operands, smp_errors *
         const smp_place place = {.file = "--margin"};
         return smp_fail(errors, SMP_INPUT, &place, "%g: must be from 0 to less than 100",
                         o->margin_percent);
-    }
-    if (!(o->deadline_s >= 0 && o->deadline_s <= 1e9)) {
-        const smp_place place = {.file = "--deadline"};
-        return smp_fail(errors, SMP_INPUT, &place,
-                        "%g: must be a number of seconds, 0 (no deadline) or more",
-                        o->deadline_s);
     }
     if (o->deadline_s > 0 && (o->pareto || o->no_prune)) {
         const smp_place place = {.file = "--deadline"};
@@ -278,6 +273,9 @@ int main(int argc, char **argv)
     cli_list operands = {0};
     bool done = false;
     smp_status st = cli_parse(&program, argc, argv, &o, &operands, errors, &done);
+    if (st == SMP_OK && !done && o.deadline) {
+        st = cli_seconds("--deadline", o.deadline, errors, &o.deadline_s);
+    }
     if (st == SMP_OK && !done) {
         st = run(&o, &operands, errors);
     }

@@ -17,7 +17,7 @@ typedef struct options {
     const char *trace, *memory_plot, *timeline_plot;
     const char *tokens;
     smp_what_if_options what_if;
-    cli_list slow_ranks, slow_links;
+    cli_list slow_ranks, slow_links, lost_ranks;
     smp_lengths_options lengths;
     cli_list pads;
 } options;
@@ -51,6 +51,8 @@ static const cli_option table[] = {
              "kernels of rank R take F times as long; may be repeated"),
     CLI_LIST("slow-link", 0, "R:F", options, slow_links,
              "collectives with rank R take F times as long; may be repeated"),
+    CLI_LIST("lost-rank", 0, "R", options, lost_ranks,
+             "rank R is lost: go on without its replica; may be repeated"),
     CLI_U64("seed", 0, "N", options, what_if.seed, "of the random numbers; default 1"),
     CLI_U32("runs", 0, "N", options, what_if.runs, "seeds N, N+1, ... to run; default 8"),
     CLI_DOUBLE("mtbf", 0, "H", options, what_if.mtbf_h,
@@ -239,7 +241,8 @@ static bool asks_what_if(const options *o)
 {
     const smp_what_if_options *w = &o->what_if;
     return w->ranks_apart || w->jitter || w->rank_spread > 0 || w->n_slow_rank > 0 ||
-           w->n_slow_link > 0 || w->mtbf_h >= 0 || w->tokens >= 0 || w->allocator;
+           w->n_slow_link > 0 || w->n_lost_rank > 0 || w->mtbf_h >= 0 || w->tokens >= 0 ||
+           w->allocator;
 }
 
 /* Options that would be ignored without another, or beside another. */
@@ -313,6 +316,8 @@ int main(int argc, char **argv)
     o.what_if.n_slow_rank = o.slow_ranks.count;
     o.what_if.slow_links = o.slow_links.values;
     o.what_if.n_slow_link = o.slow_links.count;
+    o.what_if.lost_ranks = o.lost_ranks.values;
+    o.what_if.n_lost_rank = o.lost_ranks.count;
     o.lengths.seed = o.what_if.seed;
     o.lengths.pads = o.pads.values;
     o.lengths.n_pad = o.pads.count;
@@ -327,6 +332,7 @@ int main(int argc, char **argv)
     cli_list_free(&o.sweep);
     cli_list_free(&o.slow_ranks);
     cli_list_free(&o.slow_links);
+    cli_list_free(&o.lost_ranks);
     cli_list_free(&o.pads);
     cli_list_free(&operands);
     int exit_status = cli_end(program.name, errors);

@@ -8,17 +8,19 @@
 #include "read.h"
 
 #include "base/numeric.h"
+#include "cost/nccl.h"
 
 #include <math.h>
 
 static const uint64_t GiB = 1u << 30;
 
-static smp_placement placed(uint32_t ranks, uint32_t nodes, uint32_t sharers)
+/* As many members on each node; `groups` use the network of one at once. */
+static smp_placement placed(uint32_t ranks, uint32_t nodes, uint32_t groups)
 {
-    const uint32_t per_node = (ranks - 1) / nodes + 1;
+    const uint32_t per_node = ranks / nodes;
     return (smp_placement){.ranks = ranks, .nodes = nodes, .most_per_node = per_node,
-                           .least_per_node = ranks - per_node * (nodes - 1), .stride = 1,
-                           .sharers = sharers};
+                           .least_per_node = per_node, .stride = 1,
+                           .sharers = groups * per_node};
 }
 
 static void near(double got, double want, double relative)
@@ -217,6 +219,100 @@ static void groups_share_ports(void **state)
     machine_close(&m);
 }
 
+/* A group of 6 on two nodes of 8 GPUs and 4 ports: 4 members on a full node, where it has two
+ * of the ports, and 2 on the other, where all 8 ranks belong to such groups and it has 2/8 of
+ * four ports: the one beside its 2 members, alone. */
+static void unequal_members(void **state)
+{
+    (void)state;
+    machine m = machine_open("p4d.24xlarge");
+    smp_placement p = {.ranks = 6, .nodes = 2, .most_per_node = 4, .least_per_node = 2,
+                       .stride = 1, .sharers = 2};
+    near(smp_nccl_network_share(m.cluster, &p), 1.0, 1e-12);
+    p.sharers = 8;
+    near(smp_nccl_network_share(m.cluster, &p), 1.0, 1e-12);
+    /* every second rank: the port has a rank of another group beside it as well */
+    p.least_per_node = 1;
+    p.sharers = 8;
+    near(smp_nccl_network_share(m.cluster, &p), 0.5, 1e-12);
+    machine_close(&m);
+    /* 8 + 4 of 12: each of the four sends 8/12 of its bytes through a port of 48; the rank on
+     * the other node sends 4/12. */
+    m = machine_open("dgx-h100");
+    const smp_placement wide = {.ranks = 12, .nodes = 2, .most_per_node = 8,
+                                .least_per_node = 4, .stride = 1, .sharers = 8};
+    smp_cost cost;
+    smp_cost_exchange(m.cluster, m.profile, &wide, GiB, &cost);
+    near(cost.transfer_s, (double)GiB * 8.0 / 12.0 / 48e9, 1e-9);
+    /* a reduction may use NVLS beyond a node only where every node has two members */
+    smp_placement lonely = {.ranks = 9, .nodes = 2, .most_per_node = 8, .least_per_node = 1,
+                            .stride = 1, .sharers = 1};
+    assert_false(smp_nccl_enabled(m.cluster, m.profile, SMP_OP_ALL_REDUCE, SMP_ALGO_NVLS_TREE,
+                                  SMP_PROTO_SIMPLE, &lonely));
+    lonely.least_per_node = 2;
+    assert_true(smp_nccl_enabled(m.cluster, m.profile, SMP_OP_ALL_REDUCE, SMP_ALGO_NVLS_TREE,
+                                 SMP_PROTO_SIMPLE, &lonely));
+    machine_close(&m);
+}
+
+/* The groups of one kind that have members on a node, each named by its first rank, take no
+ * more of its ports together than there are; `ports_of` as docs/costs.md says. */
+static void check_node(const smp_mesh *mesh, const smp_cluster *cluster, smp_group group,
+                       uint32_t node)
+{
+    const uint32_t gpus = cluster->gpus_per_node;
+    uint32_t members[48];
+    double taken = 0.0;
+    for (uint32_t rank = 0; rank < smp_mesh_world(mesh); rank++) {
+        bool here = false;
+        smp_placement p;
+        smp_mesh_members(mesh, group, rank, members);
+        smp_mesh_placement(mesh, group, rank, &p);
+        for (uint32_t i = 0; i < p.ranks; i++) {
+            here = here || members[i] / gpus == node;
+        }
+        if (members[0] == rank && here && p.nodes > 1) {
+            const uint32_t ports = (p.least_per_node * cluster->nics + gpus - 1) / gpus;
+            taken += ports * smp_nccl_network_share(cluster, &p);
+        }
+    }
+    assert_true(taken <= cluster->nics + 1e-9);
+}
+
+/* Over all groups of worlds that do not fit their nodes, with a port for each GPU, for two and
+ * for four; with one for each nobody waits for another. */
+static void no_port_is_sold_twice(void **state)
+{
+    static const smp_axis order[SMP_AXES] = {SMP_AXIS_TENSOR, SMP_AXIS_CONTEXT, SMP_AXIS_SHARD,
+                                             SMP_AXIS_EXPERT, SMP_AXIS_REPLICA};
+    static const uint32_t degrees[][3] = {{1, 12, 2}, {1, 6, 4}, {2, 6, 2}, {2, 7, 3},
+                                          {3, 4, 4},  {1, 5, 9}, {4, 3, 4}, {1, 20, 2}};
+    (void)state;
+    machine m = machine_open("dgx-h100");
+    for (size_t i = 0; i < 3 * sizeof degrees / sizeof degrees[0]; i++) {
+        const uint32_t *d = degrees[i / 3];
+        const uint32_t degree[SMP_AXES] = {
+            [SMP_AXIS_TENSOR] = d[0], [SMP_AXIS_CONTEXT] = 1, [SMP_AXIS_SHARD] = d[1],
+            [SMP_AXIS_EXPERT] = 1, [SMP_AXIS_REPLICA] = d[2]};
+        smp_errors *errors = smp_errors_create();
+        smp_mesh *mesh = NULL;
+        m.cluster->nics = 8U >> i % 3;
+        assert_int_equal(smp_mesh_create_degrees(degree, order, 8, errors, &mesh), SMP_OK);
+        for (uint32_t rank = 0; rank < smp_mesh_world(mesh); rank++) {
+            smp_placement p;
+            check_node(mesh, m.cluster, SMP_GROUP_SHARD, rank / 8);
+            check_node(mesh, m.cluster, SMP_GROUP_REPLICA, rank / 8);
+            smp_mesh_placement(mesh, SMP_GROUP_SHARD, rank, &p);
+            if (m.cluster->nics == 8) {
+                near(smp_nccl_network_share(m.cluster, &p), 1.0, 0.0);
+            }
+        }
+        smp_mesh_destroy(mesh);
+        smp_errors_destroy(errors);
+    }
+    machine_close(&m);
+}
+
 static void small_cases(void **state)
 {
     (void)state;
@@ -224,7 +320,7 @@ static void small_cases(void **state)
     const smp_placement one = placed(1, 1, 0);
     const smp_placement eight = placed(8, 1, 0);
     const smp_placement uneven = {.ranks = 20, .nodes = 3, .most_per_node = 8,
-                                  .least_per_node = 4, .stride = 1, .sharers = 1};
+                                  .least_per_node = 4, .stride = 1, .sharers = 4};
     smp_cost cost;
     smp_cost_collective(m.cluster, m.profile, SMP_OP_ALL_REDUCE, &one, GiB, &cost);
     assert_true(smp_cost_seconds(&cost) == 0.0);
@@ -303,6 +399,7 @@ int main(void)
         cmocka_unit_test(latencies_are_nccls),   cmocka_unit_test(what_nccl_does_not_have),
         cmocka_unit_test(searches_are_reconstructed), cmocka_unit_test(bandwidths),
         cmocka_unit_test(closed_form),           cmocka_unit_test(groups_share_ports),
+        cmocka_unit_test(unequal_members),       cmocka_unit_test(no_port_is_sold_twice),
         cmocka_unit_test(small_cases),           cmocka_unit_test(time_grows_with_bytes),
         cmocka_unit_test(host_memory),
     };

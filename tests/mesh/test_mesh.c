@@ -169,17 +169,34 @@ static uint32_t on_node(const uint32_t *m, uint32_t n, uint32_t node, uint32_t p
     return count;
 }
 
-/* Groups with a member on the node and one elsewhere, counted at their lowest rank. */
+/* Ranks of the node whose group has a member elsewhere. */
 static uint32_t leavers(const smp_mesh *mesh, smp_group group, uint32_t node, uint32_t per_node)
 {
     uint32_t m[MOST], count = 0, n = smp_mesh_group_size(mesh, group);
 
     for (uint32_t rank = 0; rank < smp_mesh_world(mesh); rank++) {
         smp_mesh_members(mesh, group, rank, m);
-        uint32_t here = on_node(m, n, node, per_node);
-        count += m[0] == rank && here > 0 && here < n;
+        count += rank / per_node == node && on_node(m, n, node, per_node) < n;
     }
     return count;
+}
+
+/* What a group's least members on a node share its network with, as its part of the network
+ * of the node where that is least says. */
+static uint32_t sharers_of(const smp_mesh *mesh, smp_group group, const uint32_t *m,
+                           uint32_t least, uint32_t per_node)
+{
+    uint32_t n = smp_mesh_group_size(mesh, group), most = 0;
+
+    for (uint32_t node = 0; node * per_node < smp_mesh_world(mesh); node++) {
+        uint32_t here = on_node(m, n, node, per_node);
+        if (here > 0 && here < n) {
+            uint32_t ranks = leavers(mesh, group, node, per_node);
+            uint32_t scaled = (ranks * least + here - 1) / here;
+            most = scaled > most ? scaled : most;
+        }
+    }
+    return most;
 }
 
 static void placement_agrees_with_counting(void **state)
@@ -202,10 +219,9 @@ static void placement_agrees_with_counting(void **state)
                 if (here > 0) {
                     want.least_per_node = here < want.least_per_node ? here
                                                                      : want.least_per_node;
-                    uint32_t l = here < n ? leavers(mesh, group, node, per_node) : 0;
-                    want.sharers = l > want.sharers ? l : want.sharers;
                 }
             }
+            want.sharers = sharers_of(mesh, group, m, want.least_per_node, per_node);
             for (uint32_t k = 1; k < n; k++) {
                 if (m[k] / per_node == m[k - 1] / per_node && m[k] - m[k - 1] < stride) {
                     stride = m[k] - m[k - 1];

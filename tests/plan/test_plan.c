@@ -7,6 +7,8 @@
 
 #include "tests/plan/small.h"
 
+#include "plan/plan_text.h"
+
 #include <stdio.h>
 
 static void create(small *s, const char *model, const char *cluster, uint32_t gpus,
@@ -418,7 +420,182 @@ static void test_pareto(void **state)
     small_destroy(&s);
 }
 
+/* Settings as "key value, key value" and, behind a semicolon or alone, words. */
+static void assign_followers(smp_settings *settings, const char *with, smp_errors *errors)
+{
+    while (with && *with && *with != ';') {
+        char key[64];
+        char value[64];
+        char assignment[130];
+        int n = 0;
+        assert_int_equal(sscanf(with, "%63s %63[^,;]%n", key, value, &n), 2);
+        if (!smp_settings_get(settings, key, assignment, sizeof assignment)) {
+            return;
+        }
+        snprintf(assignment, sizeof assignment, "%s=%s", key, value);
+        check_ok(smp_settings_assign(settings, assignment, "with", errors), errors);
+        with += n;
+        with += strncmp(with, ", ", 2) == 0 ? 2 : 0;
+    }
+}
+
+/* Each row is what a simulation of the best plan with the settings it names says. */
+static void check_neighbours(const small *s, const smp_plan *plan)
+{
+    assert_true(plan->n_neighbour > 0);
+    for (uint32_t i = 0; i < plan->n_neighbour; i++) {
+        const smp_neighbour *n = &plan->neighbours[i];
+        smp_job job = plan->found[0].job;
+        smp_report report;
+        char assignment[160];
+        job.settings.sharding_strategy = SMP_STRATEGY_UNSET; /* follows the others */
+        snprintf(assignment, sizeof assignment, "%s=%s", n->key, n->value);
+        check_ok(smp_settings_assign(&job.settings, assignment, "why", s->errors), s->errors);
+        assign_followers(&job.settings, n->with, s->errors);
+        check_ok(smp_job_resolve(&job, s->errors), s->errors);
+        check_ok(smp_evaluate_fully(&job, s->errors, &report), s->errors);
+        check_i64(n->more_ps, report.step_ps - plan->found[0].report.step_ps);
+        check_i64(n->more_bytes, (int64_t)report.memory.peak_bytes -
+                                     (int64_t)plan->found[0].report.memory.peak_bytes);
+        check_u64(n->excess_bytes, smp_report_excess(&report, plan->options.margin_frac));
+    }
+}
+
+static bool has_neighbour(const smp_plan *plan, const char *key, const char *value)
+{
+    for (uint32_t i = 0; i < plan->n_neighbour; i++) {
+        if (strcmp(plan->neighbours[i].key, key) == 0 &&
+            strcmp(plan->neighbours[i].value, value) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void test_neighbours(void **state)
+{
+    (void)state;
+    small s;
+    smp_plan *plan = NULL;
+    create(&s, "configs/models/gpt2.json", "dgx-h100", 8, 512, 32);
+    small_pin(&s, "checkpointing=first:8");
+    small_pin(&s, "offload=true");
+    small_pin(&s, "offload_layers=6");
+    small_pin(&s, "tensor_parallel_degree=1");
+    check_ok(run(&s, SMP_OBJECTIVE_TIME, &plan), s.errors);
+    check_neighbours(&s, plan);
+    /* quarters of twelve layers, 8 being all; one layer fewer and more */
+    assert_true(has_neighbour(plan, "offload_layers", "3"));
+    assert_true(has_neighbour(plan, "offload_layers", "0"));
+    assert_true(has_neighbour(plan, "checkpointing", "first:7"));
+    assert_true(has_neighbour(plan, "checkpointing", "first:9"));
+    assert_true(has_neighbour(plan, "offload", "false"));
+    assert_false(has_neighbour(plan, "rank_order", "tensor,context,expert,shard,replica"));
+    smp_plan_destroy(plan);
+    small_destroy(&s);
+}
+
+/* Of experts: twice the shards beside twice the expert ranks. */
+static void test_expert_neighbours(void **state)
+{
+    (void)state;
+    small s;
+    smp_plan *plan = NULL;
+    create(&s, "configs/models/gpt2.json", "dgx-h100", 8, 512, 32);
+    smp_model_destroy(s.model);
+    s.job.model = s.model = small_moe(2, 2, s.errors);
+    small_pin(&s, "expert_parallel_degree=2");
+    small_pin(&s, "expert_layout=orthogonal");
+    small_pin(&s, "hybrid_shard_degree=2");
+    check_ok(run(&s, SMP_OBJECTIVE_TIME, &plan), s.errors);
+    check_neighbours(&s, plan);
+    assert_true(has_neighbour(plan, "rank_order", "tensor,context,expert,shard,replica") ||
+                has_neighbour(plan, "rank_order", "tensor,context,shard,expert,replica"));
+    smp_plan_destroy(plan);
+    small_destroy(&s);
+}
+
+/* What one line of ties says, and which plan each is folded into. */
+static void check_ties(const smp_plan *plan, const uint32_t *first, uint32_t of,
+                       const char *expected)
+{
+    uint32_t found[8];
+    char *text = NULL;
+    size_t size = 0;
+    smp_plan_find_ties(plan, found);
+    assert_memory_equal(found, first, plan->n_found * sizeof *first);
+    FILE *stream = open_memstream(&text, &size);
+    smp_put_ties(plan, found, of, stream);
+    (void)fclose(stream);
+    check_text(text, expected);
+    free(text);
+}
+
+/* Six plans made from one: steps 1, 1, 1.0005, 1.0006, 1, 1 s. */
+static void test_ties(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    static const int64_t steps_ps[N] = {1000000000000, 1000000000000, 1000500000000,
+                                        1000600000000, 1000000000000, 1000000000000};
+    static const uint32_t horizons[N] = {8, 4, 8, 4, 2, 8}, chunks[N] = {8, 8, 1, 1, 8, 8};
+    small s;
+    smp_plan *plan = NULL;
+    smp_found found[N];
+    create(&s, "configs/models/gpt2.json", "dgx-h100", 8, 512, 32);
+    small_pin(&s, "checkpointing=full");
+    small_pin(&s, "offload=true");
+    check_ok(run(&s, SMP_OBJECTIVE_TIME, &plan), s.errors);
+    smp_found *kept = plan->found;
+    const uint32_t n_kept = plan->n_found;
+    for (int i = 0; i < N; i++) {
+        found[i] = kept[0];
+        found[i].job.settings.activation_loading_horizon = horizons[i];
+        found[i].job.settings.loss_chunks = chunks[i];
+        found[i].report.step_ps = steps_ps[i];
+        found[i].report.memory.peak_bytes = (uint64_t)(5 + i) << 30;
+    }
+    found[5].job.settings.micro_batch *= 2; /* differs in more */
+    plan->found = found;
+    plan->n_found = N;
+    check_ties(plan, (const uint32_t[N]){0, 0, 0, 3, 0, 5}, 0,
+               "  1-3, 5 within 0.05 %, peak 5.00 GiB to 9.00 GiB: "
+               "activation_loading_horizon\n"
+               "    8|4|2 with loss_chunks 8, 8 with loss_chunks 1\n");
+    check_ties(plan, (const uint32_t[N]){0, 0, 0, 3, 0, 5}, 3, "");
+    plan->n_found = 4;
+    found[3].report.step_ps = steps_ps[2];
+    check_ties(plan, (const uint32_t[N]){0, 0, 0, 0}, 0,
+               "  1-4 within 0.05 %, peak 5.00 GiB to 8.00 GiB: activation_loading_horizon "
+               "8|4,\n    loss_chunks 8|1\n");
+    for (int i = 0; i < N; i++) {
+        found[i].job.settings.offload = false;
+        found[i].report.step_ps = steps_ps[0];
+    }
+    plan->n_found = 3;
+    check_ties(plan, (const uint32_t[N]){0, 0, 0}, 0,
+               "  1-3 take the same time, peak 5.00 GiB to 7.00 GiB: loss_chunks 8|1\n");
+    /* JSON has them all, the table the first */
+    char *text = printed(plan, false, s.errors);
+    check_columns(text);
+    assert_null(strstr(text, "\n 2      8"));
+    free(text);
+    text = printed(plan, true, s.errors);
+    size_t rows = 0;
+    for (const char *at = text; (at = strstr(at, "\"mfu\":")) != NULL; at++) {
+        rows++;
+    }
+    check_u64(rows, 3);
+    free(text);
+    plan->found = kept;
+    plan->n_found = n_kept;
+    smp_plan_destroy(plan);
+    small_destroy(&s);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_ties),
+    cmocka_unit_test(test_neighbours),  cmocka_unit_test(test_expert_neighbours),
     cmocka_unit_test(test_gpt2_fits),   cmocka_unit_test(test_70b_does_not_fit),
     cmocka_unit_test(test_405b_on_one_node), cmocka_unit_test(test_pins),
     cmocka_unit_test(test_impossible_pins), cmocka_unit_test(test_objectives),

@@ -194,8 +194,35 @@ static void test_evaluate(void **state)
     assert_true(extended > 20);
 }
 
-/* No bound is above the truth, dominance holds, and sharing memory costs no time, on every
- * point of random spaces. */
+/* No bound is above the truth, dominance holds, and sharing memory costs no time. */
+static void check_bounds(const small *s, const samples *all)
+{
+    smp_bounds *bounds = smp_bounds_create();
+    for (size_t i = 0; i < all->n; i++) {
+        int64_t head = 0;
+        int64_t mesh = 0;
+        uint64_t bytes = 0;
+        const sample *a = &all->at[i];
+        check_ok(smp_bound_time(bounds, &a->job, false, s->errors, &head), s->errors);
+        check_ok(smp_bound_time(bounds, &a->job, true, s->errors, &mesh), s->errors);
+        check_ok(smp_bound_memory(bounds, &a->job, true, s->errors, &bytes), s->errors);
+        assert_true(head > 0 && head <= mesh);
+        assert_true(mesh <= a->report.step_ps);
+        assert_true(bytes <= a->report.memory.peak_bytes);
+        int64_t alone = 0;
+        int64_t apart = 0;
+        check_ok(smp_evaluate_time(&a->job, NULL, s->errors, &apart, &alone), s->errors);
+        check_i64(apart, a->report.step_ps);
+        assert_true(alone <= a->report.step_ps);
+        for (size_t j = 0; j < all->n; j++) {
+            assert_true(!smp_point_dominates(&a->point, &all->at[j].point) ||
+                        alone <= all->at[j].report.step_ps);
+        }
+    }
+    smp_bounds_destroy(bounds);
+}
+
+/* On every point of random spaces. */
 static void test_bounds(void **state)
 {
     (void)state;
@@ -203,34 +230,12 @@ static void test_bounds(void **state)
     for (uint64_t seed = 200; seed < 220; seed++) {
         small s;
         small_create(&s, seed);
-        smp_bounds *bounds = smp_bounds_create();
         smp_plan_space *space = smp_plan_space_create(&s.job, false);
         const samples all = simulate_all(&s, space);
-        for (size_t i = 0; i < all.n; i++) {
-            int64_t head = 0;
-            int64_t mesh = 0;
-            uint64_t bytes = 0;
-            const sample *a = &all.at[i];
-            check_ok(smp_bound_time(bounds, &a->job, false, s.errors, &head), s.errors);
-            check_ok(smp_bound_time(bounds, &a->job, true, s.errors, &mesh), s.errors);
-            check_ok(smp_bound_memory(bounds, &a->job, true, s.errors, &bytes), s.errors);
-            assert_true(head > 0 && head <= mesh);
-            assert_true(mesh <= a->report.step_ps);
-            assert_true(bytes <= a->report.memory.peak_bytes);
-            int64_t alone = 0;
-            int64_t apart = 0;
-            check_ok(smp_evaluate_time(&a->job, NULL, s.errors, &apart, &alone), s.errors);
-            check_i64(apart, a->report.step_ps);
-            n++;
-            assert_true(alone <= a->report.step_ps);
-            for (size_t j = 0; j < all.n; j++) {
-                assert_true(!smp_point_dominates(&a->point, &all.at[j].point) ||
-                            alone <= all.at[j].report.step_ps);
-            }
-        }
+        check_bounds(&s, &all);
+        n += all.n;
         free(all.at);
         smp_plan_space_destroy(space);
-        smp_bounds_destroy(bounds);
         small_destroy(&s);
     }
     assert_true(n > 2000);
@@ -284,6 +289,26 @@ static smp_plan *search(small *s, bool prune, uint32_t top)
     return plan;
 }
 
+/* The search finds the best of all points, and says what became of the others. */
+static smp_search_info check_search(small *s, const samples *all)
+{
+    const sample *best = best_of(all, s);
+    assert_non_null(best);
+    smp_plan *plan = search(s, true, 3);
+    const smp_search_info info = *smp_plan_search_info(plan);
+    check_i64(smp_plan_report(plan, 0)->step_ps, best->report.step_ps);
+    char found[4096];
+    char expected[4096];
+    settings_text(&smp_plan_job(plan, 0)->settings, found);
+    settings_text(&best->job.settings, expected);
+    check_text(found, expected);
+    check_u64(info.enumerated, all->n);
+    check_u64(info.pruned + info.evaluated, all->n);
+    assert_true(info.exhausted && info.gap <= 0);
+    smp_plan_destroy(plan);
+    return info;
+}
+
 static void test_brute_force(void **state)
 {
     (void)state;
@@ -295,27 +320,101 @@ static void test_brute_force(void **state)
         smp_plan_space *space = smp_plan_space_create(&s.job, false);
         const samples all = simulate_all(&s, space);
         limit_memory(&s, &all, seed);
-        const sample *best = best_of(&all, &s);
-        assert_non_null(best);
-        smp_plan *plan = search(&s, true, 3);
-        const smp_search_info *info = smp_plan_search_info(plan);
-        check_i64(smp_plan_report(plan, 0)->step_ps, best->report.step_ps);
-        char found[4096];
-        char expected[4096];
-        settings_text(&smp_plan_job(plan, 0)->settings, found);
-        settings_text(&best->job.settings, expected);
-        check_text(found, expected);
-        check_u64(info->enumerated, all.n);
-        check_u64(info->pruned + info->evaluated, all.n);
-        assert_true(info->exhausted && info->gap <= 0);
-        pruned += info->pruned;
-        evaluated += info->evaluated;
-        smp_plan_destroy(plan);
+        const smp_search_info info = check_search(&s, &all);
+        pruned += info.pruned;
+        evaluated += info.evaluated;
         free(all.at);
         smp_plan_space_destroy(space);
         small_destroy(&s);
     }
     assert_true(pruned > 4 * evaluated); /* else the bounds are idle */
+}
+
+/* The group of shards, with the tensor ranks inside it, neither divides a node nor fills
+ * whole ones. */
+static bool is_uneven(const smp_job *job)
+{
+    const uint32_t ranks =
+        job->settings.hybrid_shard_degree * job->settings.tensor_parallel_degree;
+    const uint32_t node = job->cluster->gpus_per_node;
+    return ranks <= node ? node % ranks != 0 : ranks % node != 0;
+}
+
+/* GPUs whose divisors nodes of 8 do not respect, with a port for each GPU or for two. */
+static void create_uneven(small *s, int i)
+{
+    static const char *const clusters[] = {"dgx-h100", "p4d.24xlarge", "p4d.24xlarge"};
+    static const char *const pins[][3] = {
+        {"checkpointing=none", "loss_chunks=1", "accumulation=every"},
+        {"checkpointing=full", "reshard_after_forward=true", "loss_chunks=1"},
+        {"loss_chunks=2", "sequence_parallel=true", "offload=false"}};
+    const uint32_t gpus = i == 0 ? 24 : 12;
+    *s = (small){.errors = smp_errors_create()};
+    s->model = small_model(2, 4, s->errors);
+    check_ok(smp_cluster_read(clusters[i], s->errors, &s->cluster), s->errors);
+    check_ok(smp_cluster_set_gpus(s->cluster, gpus, s->errors), s->errors);
+    check_ok(smp_profile_read_for(s->cluster, s->errors, &s->profile), s->errors);
+    s->job = (smp_job){.model = s->model, .cluster = s->cluster, .profile = s->profile,
+                       .batch = {256, 2 * gpus}};
+    smp_settings_init(&s->job.settings);
+    for (int pin = 0; pin < 3; pin++) {
+        small_pin(s, pins[i][pin]);
+    }
+}
+
+/* The same where the ranks of a group lie as 8 + 4 or 4 + 2, and the last node is not full. */
+static void test_uneven_nodes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        small s;
+        size_t uneven = 0;
+        create_uneven(&s, i);
+        smp_plan_space *space = smp_plan_space_create(&s.job, false);
+        const samples all = simulate_all(&s, space);
+        for (size_t k = 0; k < all.n; k++) {
+            uneven += is_uneven(&all.at[k].job);
+        }
+        assert_true(uneven > 0 && uneven < all.n);
+        check_bounds(&s, &all);
+        limit_memory(&s, &all, (uint64_t)i);
+        (void)check_search(&s, &all);
+        free(all.at);
+        smp_plan_space_destroy(space);
+        small_destroy(&s);
+    }
+}
+
+/* A search that stops with its first plan does not claim too much: the best of all is no
+ * faster than the gap says, and no more than what was looked at counts. */
+static void test_deadline(void **state)
+{
+    (void)state;
+    size_t open_gaps = 0;
+    for (uint64_t seed = 700; seed < 716; seed++) {
+        small s;
+        smp_plan *early = NULL;
+        smp_plan_options options;
+        small_create(&s, seed);
+        smp_plan *whole = search(&s, true, 1);
+        smp_plan_options_init(&options);
+        options.margin_frac = 0;
+        options.deadline_s = 1e-9;
+        options.threads = 1;
+        check_ok(smp_plan_search(&s.job, &options, s.errors, &early), s.errors);
+        const smp_search_info *info = smp_plan_search_info(early);
+        const double found = (double)smp_plan_report(early, 0)->step_ps;
+        const double best = (double)smp_plan_report(whole, 0)->step_ps;
+        assert_true(best <= found && best >= found * (1 - info->gap) - 1);
+        assert_true(info->gap >= 0 && info->gap < 1);
+        assert_true(!info->exhausted || info->gap <= 0);
+        check_u64(info->enumerated, smp_plan_search_info(whole)->enumerated);
+        open_gaps += info->gap > 0;
+        smp_plan_destroy(early);
+        smp_plan_destroy(whole);
+        small_destroy(&s);
+    }
+    assert_true(open_gaps > 4);
 }
 
 /* Without pruning the plans are the same, down to the last. */
@@ -433,7 +532,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_space),    cmocka_unit_test(test_rules),
     cmocka_unit_test(test_count),
     cmocka_unit_test(test_evaluate), cmocka_unit_test(test_bounds),
-    cmocka_unit_test(test_brute_force), cmocka_unit_test(test_no_prune),
+    cmocka_unit_test(test_brute_force), cmocka_unit_test(test_uneven_nodes),
+    cmocka_unit_test(test_deadline), cmocka_unit_test(test_no_prune),
     cmocka_unit_test(test_threads),
     cmocka_unit_test(test_expert_dimensions),
 };

@@ -84,6 +84,8 @@ static const small_case small_cases[] = {
     {"configs/clusters/p4d.24xlarge.json", 16, 64,
      "checkpointing=full offload=true sm_activation_offloading=false micro_batch=2"},
     {"configs/clusters/dgx-h100.json", 8, 8, "sharding=none attention=naive optimizer=sgd"},
+    /* groups of shards as 4 + 2 and 2 + 4, the last node not full */
+    {"configs/clusters/p4d.24xlarge.json", 12, 24, "hybrid_shard_degree=6"},
 };
 enum { SMALL_CASES = sizeof small_cases / sizeof small_cases[0] };
 

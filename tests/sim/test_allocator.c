@@ -57,6 +57,23 @@ static void sizes_are_ordered(void **state)
     }
 }
 
+/* The warning counts what the table counts. */
+static void check_warning(const small_job *s, uint64_t flushes, uint64_t failures)
+{
+    char *text = NULL;
+    size_t size = 0;
+    char part[64];
+    FILE *stream = open_memstream(&text, &size);
+    smp_errors_print(s->errors, "test", stream);
+    (void)fclose(stream);
+    snprintf(part, sizeof part, "flushes its cache %" PRIu64 " times a step%s", flushes,
+             failures > 0 ? "" : " (");
+    assert_non_null(strstr(text, part));
+    snprintf(part, sizeof part, ", and %" PRIu64 " times still finds no memory", failures);
+    assert_int_equal(strstr(text, part) != NULL, failures > 0);
+    free(text);
+}
+
 /* The device of a card that is nearly full: the cache is flushed, and the collector is told. */
 static void flushes_are_told(void **state)
 {
@@ -74,11 +91,20 @@ static void flushes_are_told(void **state)
     assert_true(tight.rows[1].flushes > 0);
     assert_true(tight.rows[1].reserved_bytes <= tight.capacity_bytes);
     check_u64(smp_warnings_count(s->errors), 1);
+    assert_true(tight.rows[1].failures <= tight.rows[1].flushes);
+    check_warning(s, tight.rows[1].flushes, tight.rows[1].failures);
     smp_allocator_warn(s->simulation, s->errors);
     check_u64(smp_warnings_count(s->errors), 2);
+    /* not even room for what is live */
+    m->capacity_bytes -= (roomy.rows[1].allocated_bytes + roomy.rows[1].reserved_bytes) / 4;
+    const smp_allocator_answer none = find(s);
+    assert_true(none.rows[1].failures > 0);
+    assert_true(none.rows[1].failures <= none.rows[1].flushes);
+    check_warning(s, none.rows[1].flushes, none.rows[1].failures);
+    check_u64(smp_warnings_count(s->errors), 3);
     s->job.settings.fsdp_cache_flush_warnings = false;
     smp_allocator_warn(s->simulation, s->errors);
-    check_u64(smp_warnings_count(s->errors), 2);
+    check_u64(smp_warnings_count(s->errors), 3);
     small_job_free(s);
 }
 

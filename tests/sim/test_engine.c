@@ -4,6 +4,8 @@
  */
 #include "tests/sim/random_step.h"
 
+#include <math.h>
+
 enum { PROGRAMS = 3000, MOST_CLASSES = 3 };
 
 /* ------------------------------------------- longest path in the order of issue */
@@ -319,6 +321,121 @@ static void overlap_closed_forms(void **state)
     check_i64(end_ps[0] + end_ps[1], 140);
 }
 
+/* Transfers that arrive on one link at some times and alone take others: max-min fair shares
+ * are equal ones, since each could use all of the link.  From event to event, in reals. */
+static void share_fluidly(uint32_t n, const int64_t *arrive_ps, const int64_t *alone_ps,
+                          double *end_ps)
+{
+    double left[4];
+    double now = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        left[i] = (double)alone_ps[i];
+    }
+    for (uint32_t ended = 0; ended < n;) {
+        double next = (double)INFINITY;
+        uint32_t active = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            active += left[i] > 0 && (double)arrive_ps[i] <= now;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            const bool here = (double)arrive_ps[i] <= now;
+            const double at = here ? now + left[i] * active : (double)arrive_ps[i];
+            next = left[i] > 0 && at < next ? at : next;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            if (left[i] > 0 && (double)arrive_ps[i] <= now) {
+                left[i] -= (next - now) / active;
+                if (left[i] < 1e-3) {
+                    left[i] = 0;
+                    end_ps[i] = next;
+                    ended++;
+                }
+            }
+        }
+        now = next;
+    }
+}
+
+/* The same by the engine: on each stream something that takes the time until the transfer
+ * arrives, and the transfer. */
+static void share_by_events(uint32_t n, const int64_t *arrive_ps, const int64_t *alone_ps,
+                            smp_record records_[8])
+{
+    smp_task tasks[8];
+    int64_t durations[8];
+    uint8_t kinds_[8];
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t k = 0; k < 2; k++) {
+            tasks[2 * i + k] = (smp_task){.name = "t", .comm = SMP_NO_COMM,
+                                          .stream = (uint8_t)(SMP_STREAM_UNSHARD + i)};
+            durations[2 * i + k] = k == 0 ? arrive_ps[i] : alone_ps[i];
+            kinds_[2 * i + k] = k == 0 ? SMP_OVERLAP_NONE : SMP_OVERLAP_BETWEEN;
+        }
+    }
+    smp_segment segment = {"s", 0, 2 * n};
+    smp_instance order = {0};
+    smp_pattern pattern = {0, 0};
+    smp_program p = {.tasks = tasks, .n_task = 2 * n, .segments = &segment, .n_segment = 1,
+                     .order = &order, .n_instance = 1, .patterns = &pattern, .n_pattern = 1};
+    smp_program *programs[] = {&p};
+    smp_step step = {.programs = programs, .n_program = 1};
+    int64_t *duration_ps[] = {durations};
+    smp_record *records[] = {records_};
+    uint32_t index[] = {0, 2 * n};
+    const uint32_t *record0[] = {index};
+    const uint8_t *kinds[] = {kinds_};
+    smp_overlap overlap = no_slowdown();
+    overlap.slow_q16[SMP_OVERLAP_BETWEEN][SMP_OVERLAP_BETWEEN] = 2u << 16;
+    smp_engine_input input = {.step = &step, .duration_ps = duration_ps, .records = records,
+                              .record0 = record0, .overlap = &overlap, .kinds = kinds};
+    smp_errors *errors = smp_errors_create();
+    int64_t last_ps = 0;
+    uint32_t slowest = 0;
+    check_ok(smp_engine_simulate(&input, errors, &last_ps, &slowest), errors);
+    smp_errors_destroy(errors);
+}
+
+/* Up to four transfers: as the fluid model to a few picoseconds, which rounding takes; and one
+ * that meets no other takes what it takes alone, to the picosecond. */
+static void links_are_shared_fairly(void **state)
+{
+    uint32_t met = 0, alone = 0;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 2000; seed++) {
+        int64_t arrive_ps[4], alone_ps[4];
+        double end_ps[4];
+        smp_record records[8];
+        uint32_t words[4];
+        smp_random4(seed, 1, 0, words);
+        const uint32_t n = 1 + words[0] % 4, spread = 1u << 10 << words[1] % 14;
+        for (uint32_t i = 0; i < n; i++) {
+            smp_random4(seed, 2, i, words);
+            arrive_ps[i] = 1 + words[0] % spread;
+            alone_ps[i] = 1000 + words[1] % 100000;
+        }
+        share_fluidly(n, arrive_ps, alone_ps, end_ps);
+        share_by_events(n, arrive_ps, alone_ps, records);
+        for (uint32_t i = 0; i < n; i++) {
+            const smp_record *r = &records[2 * i + 1];
+            bool meets = false;
+            check_i64(r->start_ps, arrive_ps[i]);
+            assert_true(fabs((double)r->end_ps - end_ps[i]) <= 16);
+            for (uint32_t j = 0; j < n; j++) {
+                meets = meets || (j != i && records[2 * j + 1].start_ps < r->end_ps &&
+                                  r->start_ps < records[2 * j + 1].end_ps);
+            }
+            met += meets;
+            alone += !meets;
+            if (!meets) {
+                check_i64(r->end_ps - r->start_ps, alone_ps[i]);
+            }
+        }
+    }
+    assert_true(met > 1000 && alone > 1000);
+}
+
 /* Kinds of all tasks by what they are, collectives on links by communicator. */
 static uint8_t **random_kinds(const random_step *r)
 {
@@ -484,6 +601,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(pipelines),
     cmocka_unit_test(a_collective_waits_for_the_last_class),
     cmocka_unit_test(overlap_closed_forms),
+    cmocka_unit_test(links_are_shared_fairly),
     cmocka_unit_test(overlap_only_lengthens),
     cmocka_unit_test(deadlock_is_named),
     cmocka_unit_test(no_allocation_per_task),

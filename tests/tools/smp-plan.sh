@@ -36,7 +36,7 @@ status() {
 says() { grep -q -- "$1" "$work/$2"; }
 one_line() { test "$(wc -l <"$work/err")" -eq 1; }
 
-echo 1..29
+echo 1..31
 check "help" status 0 --help
 check "help names the options" says --pareto out
 check "version" status 0 --version
@@ -66,6 +66,10 @@ check "what it lacks" says "lacks" err
 # shellcheck disable=SC2086
 check "an unknown option" status 2 $small --pinn checkpointing=none
 check "in one line" one_line
+# shellcheck disable=SC2086
+check "a deadline" status 0 $small --deadline 1s
+# shellcheck disable=SC2086
+check "that is no time" status 2 $small --deadline soon
 # shellcheck disable=SC2086
 check "an unknown objective" status 2 $small --objective beauty
 # shellcheck disable=SC2086

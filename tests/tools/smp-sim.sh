@@ -100,6 +100,9 @@ cp "$work/out" "$work/first"
 check "noise again" status 0 $small --jitter 0.05,0.1 --rank-spread 0.01 \
     --slow-rank 1:1.2 --slow-link 0:1.1 --runs 3 --mtbf 1000 --tokens 1B
 check "gives the same bytes again" cmp "$work/first" "$work/out"
+check "a lost rank" status 0 $small --lost-rank 1 --set sharding=none
+check "goes on without its replica" says "going on" out
+check "a lost rank of no replica" wrong "must be a rank from 0 to" $small --lost-rank 2
 check "another allocator" status 0 $small --allocator caching --json
 check "has its cases" says '"expandable_segments": true' out
 check "an epoch" status 0 $small --lengths uniform:10,500 --sequences 40 --global-batch 2

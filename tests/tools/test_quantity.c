@@ -91,7 +91,28 @@ static void test_counts(void **state)
     smp_errors_destroy(errors);
 }
 
+static void test_seconds(void **state)
+{
+    (void)state;
+    static const struct { const char *text; double seconds; } good[] = {
+        {"1s", 1}, {"0", 0}, {"0.25", 0.25}, {"500ms", 0.5}, {"2min", 120}, {"1h", 3600},
+        {"1e3", 1000}};
+    static const char *const bad[] = {"", "s", "-1", "1d", "1 s", "0x10", "1e10", "nan", "0s"};
+    smp_errors *errors = smp_errors_create();
+    double seconds = -1;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        check_ok(cli_seconds("--deadline", good[i].text, errors, &seconds), errors);
+        check_rel(seconds, good[i].seconds, 1e-15);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        check_fails(cli_seconds("--deadline", bad[i], errors, &seconds), SMP_INPUT, errors,
+                    "--deadline");
+    }
+    smp_errors_destroy(errors);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_seconds),
     cmocka_unit_test(test_amounts),
     cmocka_unit_test(test_durations),
     cmocka_unit_test(test_counts),
