@@ -186,7 +186,15 @@ typedef enum smp_precision {
     SMP_PRECISION_FP32
 } smp_precision;
 typedef enum smp_attention_kind { SMP_ATTENTION_FLASH, SMP_ATTENTION_NAIVE } smp_attention_kind;
-typedef enum smp_optimizer { SMP_OPTIMIZER_ADAMW, SMP_OPTIMIZER_SGD } smp_optimizer;
+typedef enum smp_optimizer {
+    SMP_OPTIMIZER_ADAMW, /* [Loshchilov and Hutter 2019] */
+    SMP_OPTIMIZER_SGD,   /* with momentum */
+    SMP_OPTIMIZER_ADAM   /* weight decay joins the gradient */
+} smp_optimizer;
+/* Whether tensor ranks split the vocabulary; after resolving on or off. */
+typedef enum smp_distribute {
+    SMP_DISTRIBUTE_AUTO, SMP_DISTRIBUTE_ON, SMP_DISTRIBUTE_OFF
+} smp_distribute;
 typedef enum smp_prefetch {
     SMP_PREFETCH_BACKWARD_PRE,
     SMP_PREFETCH_BACKWARD_POST,
@@ -246,7 +254,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 51 }; /* number of keys */
+enum { SMP_SETTINGS = 55 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -278,6 +286,10 @@ typedef struct smp_settings {
     smp_precision master;       /* fp32 or bf16 */
     smp_precision reduce_dtype; /* fp32, bf16 or fp16 */
     smp_attention_kind attention;
+    bool attention_in_fp32; /* naive attention with 16-bit precision */
+    bool qk_layer_scaling;  /* naive attention */
+    bool fp32_residual;     /* 16-bit precision */
+    smp_distribute distribute_embedding;
     smp_optimizer optimizer;
     uint32_t loss_chunks;
     smp_prefetch prefetch;

@@ -273,6 +273,56 @@ static void reduce_why(const smp_resolving *st, smp_text *text)
     smp_text_add(text, "must be fp32 or the precision, which is %s", precision);
 }
 
+static bool in_fp32_holds(const smp_resolving *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->attention_in_fp32 || s->attention == SMP_ATTENTION_NAIVE;
+}
+
+static void in_fp32_why(const smp_resolving *st, smp_text *text)
+{
+    (void)st;
+    smp_text_add(text, "fused attention has 16-bit inputs and sums in fp32: needs attention "
+                 "naive; legal here: false");
+}
+
+/* bf16 has the range of fp32, and fused attention keeps its scores in fp32: neither
+ * overflows. */
+static bool layer_scaling_holds(const smp_resolving *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->qk_layer_scaling ||
+           (s->attention == SMP_ATTENTION_NAIVE && s->precision != SMP_PRECISION_BF16);
+}
+
+static void layer_scaling_why(const smp_resolving *st, smp_text *text)
+{
+    smp_text_add(text, "is for scores that overflow in fp16, which %s; legal here: false",
+                 st->job.settings.precision == SMP_PRECISION_BF16
+                     ? "those in bf16 do not" : "fused attention keeps in fp32");
+}
+
+/* Where norms stand behind the sum, the residual is what a norm makes in the precision. */
+static bool residual_holds(const smp_resolving *st)
+{
+    const smp_model *model = st->job.model;
+
+    for (uint32_t k = 0; k < model->n_kind && st->job.settings.fp32_residual; k++) {
+        if (model->kinds[k].norm_place == SMP_NORM_AFTER_RESIDUAL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void residual_why(const smp_resolving *st, smp_text *text)
+{
+    smp_text_add(text, "in %s the residual is the output of a norm; legal here: false",
+                 st->job.model->name);
+}
+
 static bool pad_holds(const smp_resolving *st)
 {
     return !st->job.settings.capacity_pad || st->job.settings.capacity_factor > 0;
@@ -389,6 +439,9 @@ const smp_rule smp_rules_step[] = {
     {SMP_KEY_PRECISION, false, precision_holds, precision_why},
     {SMP_KEY_MASTER, false, master_holds, master_why},
     {SMP_KEY_REDUCE_DTYPE, false, reduce_holds, reduce_why},
+    {SMP_KEY_ATTENTION_IN_FP32, false, in_fp32_holds, in_fp32_why},
+    {SMP_KEY_QK_LAYER_SCALING, false, layer_scaling_holds, layer_scaling_why},
+    {SMP_KEY_FP32_RESIDUAL, false, residual_holds, residual_why},
     {SMP_KEY_CAPACITY_PAD, false, pad_holds, pad_why},
     {SMP_KEY_IMBALANCE, false, imbalance_holds, imbalance_why},
     {SMP_KEY_MOE_STATISTICS, false, statistics_hold, statistics_why},

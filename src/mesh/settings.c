@@ -23,7 +23,8 @@ static const char *const sharding_words[] = {"full", "optimizer", "none", NULL};
 static const char *const accumulation_words[] = {"every", "last", NULL};
 static const char *const precision_words[] = {"bf16", "fp16", "fp32", NULL};
 static const char *const attention_words[] = {"flash", "naive", NULL};
-static const char *const optimizer_words[] = {"adamw", "sgd", NULL};
+static const char *const optimizer_words[] = {"adamw", "sgd", "adam", NULL};
+static const char *const distribute_words[] = {"auto", "on", "off", NULL};
 static const char *const prefetch_words[] = {"backward_pre", "backward_post", "none", NULL};
 
 static const char *const seed_words[] = {"global", "smp", NULL};
@@ -79,7 +80,7 @@ _Static_assert(sizeof(smp_strategy) == 4 && sizeof(smp_sharding) == 4 &&
                    sizeof(smp_balancing) == 4 && sizeof(smp_capacity_policy) == 4 &&
                    sizeof(smp_moe_statistics) == 4 && sizeof(smp_dispatch_kernels) == 4 &&
                    sizeof(smp_stack_name) == 4 && sizeof(smp_attention_kernel) == 4 &&
-                   sizeof(smp_loss_kernel) == 4,
+                   sizeof(smp_loss_kernel) == 4 && sizeof(smp_distribute) == 4,
                "enums of settings have the size of uint32_t");
 
 const smp_setting_info *smp_settings_table(size_t *count_p)

@@ -378,7 +378,7 @@ static void draw(smp_settings *s, uint64_t seed, smp_errors *errors)
         {"master", "fp32", "bf16", "fp32", "bf16", "fp32"},
         {"reduce_dtype", "fp32", "bf16", "fp16", "bf16", "fp32"},
         {"attention", "flash", "naive", "flash", "naive", "flash"},
-        {"optimizer", "adamw", "sgd", "adamw", "sgd", "sgd"},
+        {"optimizer", "adamw", "sgd", "adam", "sgd", "adam"},
         {"prefetch", "backward_pre", "backward_post", "none", "none", "none"},
         {"rank_order", "cluster", "spread", "replica,expert,shard,context,tensor", "TDP",
          "PTD"},
@@ -391,6 +391,7 @@ static void draw(smp_settings *s, uint64_t seed, smp_errors *errors)
         {"moe_statistics", "local", "data", "data", "local", "data"},
         {"stack", "fsdp1", "fsdp2", "megatron", "deepspeed", "native"},
         {"attention_kernel", "best", "flash2", "triton", "stack", "flash2"},
+        {"distribute_embedding", "auto", "on", "off", "off", "on"},
         {"loss_kernel", "fused", "compiled", "copy", "eager", "stack"},
     };
     size_t n;

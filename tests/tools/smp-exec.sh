@@ -128,7 +128,7 @@ echo 'head zeros' >"$work/rules"
 echo '*.1.input_layernorm.weight constant 3e38' >"$work/huge"
 sed 's/"vocab_size": 256/"vocab_size": 200/' "$work/tiny.json" >"$work/small.json"
 
-echo 1..30
+echo 1..34
 check "help" ends 0 --help
 check "trains" ends 0 -d "$text" --steps 2
 check "says what it does" says "^step 2  loss 5\.[0-9]*  norm .* tokens/s  mfu .* %  .*B" out
@@ -150,6 +150,13 @@ grep -o '"flops":[0-9]*' "$work/run.json" >"$work/validated"
 check "by its shape" cmp "$work/trained" "$work/validated"
 check "threads beyond reason" wrong 2 "--threads: 100000: must be from" -d "$text" \
     --threads 100000
+check "no such rule of loss scaling" wrong 2 "--loss-scale-rule: apex: must be torch or smp" \
+    -d "$text" --loss-scale-rule apex
+check "a number of the other rule" wrong 2 "are of --loss-scale-rule smp" -d "$text" \
+    --min-scale 4
+check "SMP v1's loss scaling" ends 0 -d "$text" --steps 2 --set precision=fp16 \
+    --loss-scale-rule smp --init-scale 32
+check "says the scale" says "^step 2 .* scale 32 " out
 check "pads lines" ends 0 -d "$text" --eot 10 --pad bucket:4 --steps 2
 check "no data" wrong 2 "--data FILE is missing"
 check "data that are not there" wrong 2 "none: No such file" -d "$work/none"
