@@ -152,7 +152,8 @@ typedef struct smp_calibrate_options {
     const char *like;         /* take over this profile's fits, and read no rows; or NULL */
     const char *gpu;          /* rows whose column "gpu" says this; NULL: usual names */
     const char *output;       /* the profile with its fits; NULL: none is written */
-    const char *plots;        /* directory for the residuals of each fit; or NULL */
+    const char *plots;        /* directory for the residuals of each fit, made where it is
+                                 missing; or NULL */
 } smp_calibrate_options;
 /* Prints to `report` how well each fit predicts rows that were held back from it. */
 SMP_CHECK smp_status smp_calibrate(const smp_calibrate_options *options, FILE *report,

@@ -2,8 +2,8 @@
 /*
  * The ends of the model: embedding, learned positions, the loss and its gradient.
  *
- * The vocabulary is split over the tensor group, or each rank has all of it (and with sequence
- * parallelism reads it for its own rows): of parts, rank r has rows r * vocab .. of it.  Ids and
+ * The vocabulary is split over the tensor group, where rank r has rows r * vocab .. of it; or
+ * each rank has all of it and with sequence parallelism reads it for its own rows.  Ids and
  * targets are int32, all micro-batches one after the other; a target below 0 counts nothing.
  *
  *   loss of a token = log(sum_v exp(x_v)) - x_target;   its gradient: softmax(x) - onehot

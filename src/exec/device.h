@@ -23,8 +23,8 @@ typedef enum smp_schedule {
 } smp_schedule;
 
 /* How a dynamic loss scale follows overflows: halved after one, doubled after `window` steps
- * without.  torch.amp.GradScaler; or SMP v1, whose first window of steps is one longer, which
- * halves only from the `shift`-th overflow on since it last doubled, and never below `least`. */
+ * without, by torch.amp.GradScaler.  SMP v1's first window is one step longer; it halves only
+ * from the `shift`-th overflow on since it last doubled, and never below `least`. */
 typedef enum smp_scaler_rule { SMP_SCALER_TORCH, SMP_SCALER_SMP } smp_scaler_rule;
 typedef struct smp_scaler {
     smp_scaler_rule rule;

@@ -113,7 +113,7 @@ typedef enum smp_setting_kind {
       "tensor ranks; off: each has all of it; auto: on")                                      \
     X(OPTIMIZER, optimizer, WORD, 0, optimizer_words, "adamw, adam or sgd", "adamw",      \
       false, false,                                                                           \
-      "update rule; adam adds weight decay to the gradient, sgd has momentum")                                                        \
+      "update rule; adam adds weight decay to the gradient, sgd has momentum")                \
     X(LOSS_CHUNKS, loss_chunks, INTEGER, 1, NULL,                                             \
       "a divisor of the tokens of a micro-batch", "1", false, true,                           \
       "parts in which logits and loss are computed, one after the other")                     \

@@ -13,7 +13,8 @@
 
 typedef struct options {
     cli_job job;
-    const char *data, *metrics, *trace, *schedule, *pad, *attention, *validation, *init_rules;
+    const char *data, *metrics, *tensorboard, *trace, *schedule, *pad, *attention, *validation;
+    const char *init_rules;
     const char *eot, *loader_threads, *scale_rule;
     uint64_t scale_window, delayed_shift;
     uint64_t steps, device_memory, warmup, validate_every, validation_batches;
@@ -88,6 +89,8 @@ static const cli_option table[] = {
     CLI_FLAG("verbose", 'v', options, verbose,
              "say where each rank is, and what each tensor starts from"),
     CLI_TEXT("metrics", 0, "FILE", options, metrics, "a JSON line for each step"),
+    CLI_TEXT("tensorboard", 0, "DIR", options, tensorboard,
+             "event files for TensorBoard: the numbers of --metrics (where built in)"),
     CLI_TEXT("trace", 't', "FILE", options, trace,
              "measured times of the last step, as smp-sim --trace writes predicted ones"),
     CLI_FLAG("compare", 0, options, compare, "print predicted against measured, by task"),
@@ -338,6 +341,7 @@ static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e
     e->mpi = under_mpi();
     e->log = first_process() ? stdout : NULL;
     e->metrics = o->metrics;
+    e->tensorboard = o->tensorboard;
     e->trace = o->trace;
     e->measure = o->compare;
     return status == SMP_OK ? read_schedule(o->schedule, errors, &e->hyper.schedule) : status;
