@@ -633,6 +633,10 @@ SMP_CHECK smp_status smp_simulation_plot_memory(const smp_simulation *simulation
 SMP_CHECK smp_status smp_simulation_plot_timeline(const smp_simulation *simulation,
                                                   const char *path, smp_errors *errors);
 
+/* SMP_INPUT unless PATH ends in .svg or .png: for a program that plots at the end of long
+ * work. */
+SMP_CHECK smp_status smp_plot_check(const char *path, smp_errors *errors);
+
 /* -------------------------------------------------------------------- plan */
 
 typedef enum smp_objective {

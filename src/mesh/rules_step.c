@@ -7,6 +7,7 @@
 #include "mesh/runtime.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static bool sharding_holds(const smp_resolving *st)
 {
@@ -170,11 +171,14 @@ static void first_why(const smp_resolving *st, smp_text *text)
 
 static void offload_why(const smp_resolving *st, smp_text *text)
 {
+    const char *file = st->asked->origin[SMP_KEY_OFFLOAD].file;
+    bool smp = file != NULL && strncmp(file, "--", 2) != 0; /* a file, not an option */
     char value[32];
 
     (void)smp_settings_get(&st->job.settings, "checkpointing", value, sizeof(value));
     smp_text_add(text, "moves the inputs of checkpointed layers: needs checkpointing full or "
-                 "first:K, which is %s; legal here: false", value);
+                 "first:K%s, which is %s; legal here: false",
+                 smp ? " (a setting here; SMP leaves it to the script)" : "", value);
 }
 
 static bool preloading_holds(const smp_resolving *st)

@@ -26,8 +26,9 @@ static smp_place lasting_place(const smp_reading *r, const cJSON *value, int key
 #define PATH(KEY, field, kind, low, words, range, initial, v2, searched, meaning) "$." #field,
     static const char *const paths[] = {SMP_SETTING_LIST(PATH)};
 #undef PATH
-    if (!r->wrapped) {
-        place.path = paths[key];
+    if (!r->wrapped) { /* SMP v1 may have another name for it */
+        const char *v1 = smp_v1_path(value->string);
+        place.path = v1 != NULL ? v1 : paths[key];
     }
     return place;
 }

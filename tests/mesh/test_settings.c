@@ -300,6 +300,9 @@ static void v1_files_are_translated(void **state)
     assert_int_equal(s.tensor_parallel_degree, 4);
     value_is(&s, "rank_order", "context,shard,expert,replica,tensor");
     assert_true(s.offload);
+    assert_string_equal(s.origin[SMP_KEY_OFFLOAD].path, "$.offload_activations");
+    assert_string_equal(s.origin[SMP_KEY_TENSOR_PARALLEL_DEGREE].path,
+                        "$.tensor_parallel_degree");
     assert_int_equal(s.precision, SMP_PRECISION_FP16);
     assert_int_equal(s.sharding, SMP_SHARDING_OPTIMIZER);
     assert_int_equal(s.hybrid_shard_degree, 0);

@@ -128,7 +128,7 @@ echo 'head zeros' >"$work/rules"
 echo '*.1.input_layernorm.weight constant 3e38' >"$work/huge"
 sed 's/"vocab_size": 256/"vocab_size": 200/' "$work/tiny.json" >"$work/small.json"
 
-echo 1..34
+echo 1..35
 check "help" ends 0 --help
 check "trains" ends 0 -d "$text" --steps 2
 check "says what it does" says "^step 2  loss 5\.[0-9]*  norm .* tokens/s  mfu .* %  .*B" out
@@ -164,6 +164,8 @@ check "too few data" wrong 2 "a sequence of 64 needs one more" -d "$work/few" --
 check "truncated data" wrong 2 "truncated" -d "$work/odd.bin"
 check "a token beyond the vocabulary" wrong 2 "far: token 255 at 2: .* has 200" \
     -d "$work/far" --no-shuffle --model "$work/small.json"
+check "an end of documents that cannot come" wrong 2 "--eot: 256: the model's vocabulary has 256" \
+    -d "$text" --eot 256
 check "a wrong shape" wrong 2 "--pad: square: must be" -d "$text" --pad square
 check "rules for nothing" wrong 2 "rules:1: 'head' matches no parameter" -d "$text" \
     --init-rules "$work/rules"

@@ -36,7 +36,7 @@ status() {
 says() { grep -q -- "$1" "$work/$2"; }
 one_line() { test "$(wc -l <"$work/err")" -eq 1; }
 
-echo 1..29
+echo 1..31
 check "help" status 0 --help
 check "help names the options" says --pareto out
 check "version" status 0 --version
@@ -70,6 +70,9 @@ check "in one line" one_line
 check "an unknown objective" status 2 $small --objective beauty
 # shellcheck disable=SC2086
 check "a pin that no configuration keeps" status 2 $small --pin tensor_parallel_degree=7
+# shellcheck disable=SC2086
+check "a plot of no known kind" status 2 $small --pareto "$work/front.pdf"
+check "is told before the search" test ! -s "$work/out"
 # shellcheck disable=SC2086
 check "a file that cannot be written" status 1 $small -o "$work/none/plan.json"
 run="--model $srcdir/configs/models/gpt2.json --cluster p5.48xlarge --seq-len 256 \
