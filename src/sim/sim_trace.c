@@ -68,8 +68,8 @@ static void put_point(void *context, const smp_live_point *point)
     smp_trace_counter(&w->trace, w->c, "live bytes by kind", point->time_ps);
     for (uint32_t k = 0; k < SMP_KINDS; k++) {
         if (w->kind_used[k]) {
-            fprintf(w->trace.stream, "%s\"%s\":%" PRIu64, comma, smp_kind_name((smp_buffer_kind)k),
-                    point->kind_bytes[k]);
+            fprintf(w->trace.stream, "%s\"%s\":%" PRIu64, comma,
+                    smp_kind_name((smp_buffer_kind)k), point->kind_bytes[k]);
             comma = ",";
             total_bytes += point->kind_bytes[k];
         }

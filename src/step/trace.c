@@ -102,19 +102,20 @@ static void put_args(FILE *stream, const smp_program *program, const smp_task *t
     while (n_dim > 0 && task->dims[n_dim - 1] == 0) {
         n_dim--;
     }
-    (void)fprintf(stream, "\"args\":{\"op\":\"%s\",\"layer\":%u,\"micro_batch\":%u,\"phase\":\"%s\","
-                    "\"dtype\":\"%s\",\"dims\":[",
-            smp_op_info_of((smp_op)task->op)->name, (unsigned)instance->layer,
-            instance->micro_batch, phase_name((smp_phase)task->phase),
-            smp_dtype_name((smp_dtype)task->dtype));
+    (void)fprintf(stream,
+                  "\"args\":{\"op\":\"%s\",\"layer\":%u,\"micro_batch\":%u,"
+                  "\"phase\":\"%s\",\"dtype\":\"%s\",\"dims\":[",
+                  smp_op_info_of((smp_op)task->op)->name, (unsigned)instance->layer,
+                  instance->micro_batch, phase_name((smp_phase)task->phase),
+                  smp_dtype_name((smp_dtype)task->dtype));
     for (int i = 0; i < n_dim; i++) {
         (void)fprintf(stream, "%s%" PRIu64, i ? "," : "", task->dims[i]);
     }
     (void)fprintf(stream, "],\"flops\":%" PRIu64 ",\"bytes\":%" PRIu64, smp_task_flops(task),
-            smp_task_bytes(task));
+                  smp_task_bytes(task));
     if (task->comm != SMP_NO_COMM) {
         (void)fprintf(stream, ",\"communicator\":\"%s\",\"ranks\":%u",
-                program->comms[task->comm].name, program->comms[task->comm].ranks);
+                      program->comms[task->comm].name, program->comms[task->comm].ranks);
     }
     (void)fputs("}}", stream);
 }

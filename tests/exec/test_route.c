@@ -12,6 +12,10 @@
 
 #include "base/numeric.h"
 
+static const char MIXTRAL[] =
+    TINY_OF("mixtral", ", \"num_key_value_heads\": 4, \"num_local_experts\": 4, "
+            "\"num_experts_per_tok\": 2");
+
 enum { TOKENS = 24, EXPERTS = 6, MOST_K = 3, CASES = 20 };
 
 static smp_job job;
@@ -302,8 +306,7 @@ static void capacity_is_a_factor_of_the_mean(void **state)
         uint64_t found = 0;
         tiny t;
 
-        tiny_open(&t, TINY_OF("mixtral", ", \"num_key_value_heads\": 4, "
-                              "\"num_local_experts\": 4, \"num_experts_per_tok\": 2"), 1, 16, 8);
+        tiny_open(&t, MIXTRAL, 1, 16, 8);
         tiny_set(&t, "micro_batch=8 moe_load_balancing=none");
         tiny_set(&t, cases[i].factor);
         check_ok(smp_job_resolve(&t.job, t.errors), t.errors);
