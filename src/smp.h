@@ -263,7 +263,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 55 }; /* number of keys */
+enum { SMP_SETTINGS = 56 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -295,6 +295,7 @@ typedef struct smp_settings {
     smp_precision master;       /* fp32 or bf16 */
     smp_precision reduce_dtype; /* fp32, bf16 or fp16 */
     smp_attention_kind attention;
+    double attention_dropout; /* negative: the model's */
     bool attention_in_fp32; /* naive attention with 16-bit precision */
     bool qk_layer_scaling;  /* naive attention */
     bool fp32_residual;     /* 16-bit precision */

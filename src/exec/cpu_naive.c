@@ -52,8 +52,9 @@ smp_heads smp_heads_of(const smp_cpu *cpu, const smp_launch *l, void *qkv)
                       .dv = n[6] > 0 ? n[6] : n[4], .window = n[5], .causal = true,
                       .chunked = l->task->flags & SMP_FLAG_CHUNKED,
                       .scale = (float)a->scale, .cap = (float)a->softcap,
-                      .dropout = cpu->rank->rows.evaluating ? 0 : a->dropout };
+                      .dropout = smp_attention_dropout(&cpu->rank->job->settings, a) };
 
+    all.dropout = cpu->rank->rows.evaluating ? 0 : all.dropout;
     smp_heads_split(&all, qkv, &all.q, &all.k, &all.v);
     return all;
 }

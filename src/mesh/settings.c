@@ -43,6 +43,7 @@ static const char *const loss_words[] = {"stack", "fused", "compiled", "copy", "
 #define TYPE_INTEGER "integer"
 #define TYPE_NUMBER "number"
 #define TYPE_IMBALANCE "number or name"
+#define TYPE_RATE "number or name"
 #define TYPE_BOOLEAN "boolean"
 #define TYPE_WORD "name"
 #define TYPE_CHECKPOINTING "name"
@@ -185,6 +186,18 @@ static bool parse_imbalance(const char *text, uint32_t low, smp_imbalance *value
     return true;
 }
 
+/* The model's rate is a negative number. */
+static bool parse_rate(const char *text, double *value_p)
+{
+    double value = -1;
+
+    if (strcmp(text, "model") != 0 && !(parse_number(text, 0, &value) && value < 1)) {
+        return false;
+    }
+    *value_p = value;
+    return true;
+}
+
 static bool parse_boolean(const char *text, bool *value_p)
 {
     bool yes = strcmp(text, "true") == 0 || strcmp(text, "1") == 0;
@@ -308,7 +321,9 @@ static bool parse(smp_key key, const char *text, smp_settings *settings)
     case SMP_SETTING_IMBALANCE:
         return parse_imbalance(text, f->low, &settings->imbalance);
     case SMP_SETTING_NUMBER:
-        ok = parse_number(text, f->low, &real);
+    case SMP_SETTING_RATE:
+        ok = f->kind == SMP_SETTING_RATE ? parse_rate(text, &real)
+                                         : parse_number(text, f->low, &real);
         if (ok) {
             memcpy(place, &real, sizeof(real));
         }
@@ -479,6 +494,14 @@ bool smp_settings_get(const smp_settings *settings, const char *key, char *buffe
     case SMP_SETTING_NUMBER:
         memcpy(&real, place, sizeof(real));
         print_number(real, buffer, size_bytes);
+        break;
+    case SMP_SETTING_RATE:
+        memcpy(&real, place, sizeof(real));
+        if (real < 0) {
+            snprintf(buffer, size_bytes, "model");
+        } else {
+            print_number(real, buffer, size_bytes);
+        }
         break;
     case SMP_SETTING_IMBALANCE:
         print_imbalance(&settings->imbalance, buffer, size_bytes);

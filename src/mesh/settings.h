@@ -19,6 +19,7 @@ typedef enum smp_setting_kind {
     SMP_SETTING_WORD,    /* an enum; its names in the order of its values in `words` */
     SMP_SETTING_NUMBER,  /* double, at least the number in the column `low` */
     SMP_SETTING_IMBALANCE, /* a number, or a distribution of numbers of 1 or more */
+    SMP_SETTING_RATE,    /* double, from 0 to less than 1, or "model": negative */
     SMP_SETTING_CHECKPOINTING,
     SMP_SETTING_RANK_ORDER
 } smp_setting_kind;
@@ -96,6 +97,10 @@ typedef enum smp_setting_kind {
       "fp32", false, false, "type of gradients in their reduction over ranks")                \
     X(ATTENTION, attention, WORD, 0, attention_words, "flash or naive", "flash", false,       \
       false, "fused attention, or one that stores its score matrices")                        \
+    X(ATTENTION_DROPOUT, attention_dropout, RATE, 0, NULL,                                    \
+      "model, or 0 to less than 1", "model", false, false,                                    \
+      "share of the probabilities of attention that training drops; model: what its "         \
+      "config.json says")                                                                     \
     X(ATTENTION_IN_FP32, attention_in_fp32, BOOLEAN, 0, NULL,                                 \
       "true or false; true needs attention naive", "false", false, false,                     \
       "with 16-bit precision: scores, probabilities and their products with q, k and v in "   \

@@ -13,9 +13,10 @@ uint8_t smp_graph_add_dropout(smp_graph *g, const sizes *s, smp_names names, uin
     uint64_t rank = s->low->tensor_rank, seq = s->low->seq;
 
     if (site == SMP_SITE_PROBABILITIES) {
+        double rate = smp_attention_dropout(s->low->set, &block->attention);
         uint64_t square = smp_mul(seq, seq), width = smp_mul(s->heads, square);
 
-        set_dims(node, elems, smp_rate_bits(block->attention.dropout), width,
+        set_dims(node, elems, smp_rate_bits(rate), width,
                  smp_mul(block->attention.heads, square), rank * width, site);
     } else {
         uint64_t stride = smp_mul(seq, s->low->hidden);
@@ -75,7 +76,7 @@ static uint8_t add_probabilities(smp_graph *g, const sizes *s, uint8_t qkv, uint
     set_sinks(node, s);
     node->flags = window_flag(s) | scaled;
     node->needs_input = s->block->attention.softcap > 0;
-    if (s->block->attention.dropout > 0) {
+    if (smp_attention_dropout(s->low->set, &s->block->attention) > 0) {
         uint8_t dropped = TENSOR(g, "attention.dropped", smp_mul(elems, e));
         uint8_t mask = TENSOR(g, "attention.mask", elems);
 

@@ -349,6 +349,13 @@ uint64_t smp_task_bytes(const smp_task *task);
  * at most the bound; false: the task's work does not depend on it. */
 bool smp_task_scale_rows(smp_task *task, double factor);
 
+/* Share of the probabilities that training drops. */
+static inline double smp_attention_dropout(const smp_settings *settings,
+                                           const smp_attention *attention)
+{
+    return settings->attention_dropout < 0 ? attention->dropout : settings->attention_dropout;
+}
+
 struct smp_step {
     smp_arena *arena;
     smp_program **programs; /* one per class */

@@ -162,6 +162,39 @@ static void dropout_knows_no_layout(void **state)
     }
 }
 
+static double dropped(const char *config, const char *settings)
+{
+    tiny t;
+    double loss;
+
+    tiny_open(&t, config, 1, 16, 8);
+    tiny_set(&t, "micro_batch=8");
+    tiny_set(&t, settings);
+    tiny_train(&t, 1);
+    loss = t.result.steps[0].loss;
+    tiny_close(&t);
+    return loss;
+}
+
+/* The setting acts as the model's own rate does, fused or not; 0 drops nothing. */
+static void dropout_of_attention_is_a_setting(void **state)
+{
+    static const char drops[] = TINY_OF("gpt2", ", \"resid_pdrop\": 0.0, \"embd_pdrop\": 0.0, "
+                                        "\"attn_pdrop\": 0.25");
+    static const char *const kinds[] = { "attention=flash", "attention=naive" };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char rate[64], none[64];
+
+        (void)snprintf(rate, sizeof rate, "%s attention_dropout=0.25", kinds[i]);
+        (void)snprintf(none, sizeof none, "%s attention_dropout=0", kinds[i]);
+        check_rel(dropped(TINY_GPT2, rate), dropped(drops, kinds[i]), 0);
+        check_rel(dropped(drops, none), dropped(TINY_GPT2, kinds[i]), 0);
+        assert_true(fabs(dropped(drops, kinds[i]) - dropped(drops, none)) > 1e-5);
+    }
+}
+
 static double second_loss(uint32_t ranks, const char *settings)
 {
     tiny t;
@@ -313,6 +346,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(overflow_skips_the_update),
     cmocka_unit_test(loss_scales_follow_their_rules),
     cmocka_unit_test(dropout_knows_no_layout),
+    cmocka_unit_test(dropout_of_attention_is_a_setting),
     cmocka_unit_test(seeds_follow_the_rule),
     cmocka_unit_test(memory_is_what_was_planned),
     cmocka_unit_test(other_software_is_refused),

@@ -168,6 +168,8 @@ static void wrong_text_is_refused(void **state)
     expect_refused("micro_batch=1e3", "must be an integer");
     expect_refused("micro_batch=", "(empty)");
     expect_refused("activation_loading_horizon=0", "must be an integer: 1 or more");
+    expect_refused("attention_dropout=1", "must be model, or 0 to less than 1");
+    expect_refused("attention_dropout=-1", "must be model, or 0 to less than 1");
     expect_refused("offload=yes", "must be true or false");
     expect_refused("sharding=half", "must be full, optimizer or none");
     expect_refused("checkpointing=first:0", "first:K");
@@ -394,6 +396,7 @@ static void draw(smp_settings *s, uint64_t seed, smp_errors *errors)
         {"moe_statistics", "local", "data", "data", "local", "data"},
         {"stack", "fsdp1", "fsdp2", "megatron", "deepspeed", "native"},
         {"attention_kernel", "best", "flash2", "triton", "stack", "flash2"},
+        {"attention_dropout", "model", "0", "0.1", "0.25", "model"},
         {"distribute_embedding", "auto", "on", "off", "off", "on"},
         {"loss_kernel", "fused", "compiled", "copy", "eager", "stack"},
     };
