@@ -20,6 +20,10 @@
  *   *_lower or *_run are released by the matching *_destroy, which accepts NULL.
  *   Objects are immutable once made unless a function says otherwise, so they may
  *   be shared by threads; a collector may not.
+ *   What a function returns by pointer (names, reports, jobs) belongs to the object that it
+ *   was asked of and lives as long.  An object borrows what it was made from: a job its model,
+ *   cluster and profile; a step its job; a simulation its job and step; what-ifs their
+ *   simulation; a plan what its job points to.  These must outlive it.
  *   Running out of memory calls the handler of smp_on_out_of_memory().
  */
 #ifndef SMP_H
@@ -105,12 +109,15 @@ typedef struct smp_profile smp_profile;
 
 /* A name or path is: a file; a directory that holds config.json; or a name under
  * configs/models, configs/clusters, configs/profiles (without .json).  Data are
- * looked up in $SMP_CONFIGS, then the build tree, then the installed place. */
+ * looked up in $SMP_CONFIGS, then the build tree, then the installed place.  SMP_INPUT when
+ * there is none, or what it holds is wrong; SMP_SYSTEM when it cannot be read. */
 SMP_CHECK smp_status smp_model_read(const char *name_or_path, smp_errors *errors,
                                     smp_model **model_p);
 void smp_model_destroy(smp_model *model);
 const char *smp_model_name(const smp_model *model);
-const char *smp_model_family(const smp_model *model);
+const char *smp_model_family(const smp_model *model); /* "llama" */
+/* Elements of all parameters, a tied one once; and of those that a token passes through: of
+ * experts only the ones that it is sent to. */
 uint64_t smp_model_parameters(const smp_model *model);
 uint64_t smp_model_active_parameters(const smp_model *model);
 /* The model for people (80 columns) or as JSON: family, counts, tied or not, layers,
@@ -128,7 +135,8 @@ uint32_t smp_cluster_gpus_per_node(const smp_cluster *cluster);
 uint32_t smp_cluster_gpus(const smp_cluster *cluster); /* in use: the world size */
 const char *smp_cluster_gpu(const smp_cluster *cluster); /* profile name: "h100-sxm" */
 /* Overrides the count before the cluster is used: whole nodes, or a number of GPUs that
- * fills nodes in order (7 GPUs: one node; 24 of 8: three nodes). */
+ * fills nodes in order (7 GPUs: one node; 24 of 8: three nodes).  SMP_INPUT: 0, or more than
+ * the cluster can have. */
 SMP_CHECK smp_status smp_cluster_set_nodes(smp_cluster *cluster, uint32_t nodes,
                                            smp_errors *errors);
 SMP_CHECK smp_status smp_cluster_set_gpus(smp_cluster *cluster, uint32_t gpus,
@@ -152,7 +160,8 @@ typedef struct smp_calibrate_options {
     const char *like;         /* take over this profile's fits, and read no rows; or NULL */
     const char *gpu;          /* rows whose column "gpu" says this; NULL: usual names */
     const char *output;       /* the profile with its fits; NULL: none is written */
-    const char *plots;        /* directory for the residuals of each fit; or NULL */
+    const char *plots;        /* directory for the residuals of each fit, made where it is
+                                 missing; or NULL */
 } smp_calibrate_options;
 /* Prints to `report` how well each fit predicts rows that were held back from it. */
 SMP_CHECK smp_status smp_calibrate(const smp_calibrate_options *options, FILE *report,
@@ -186,7 +195,15 @@ typedef enum smp_precision {
     SMP_PRECISION_FP32
 } smp_precision;
 typedef enum smp_attention_kind { SMP_ATTENTION_FLASH, SMP_ATTENTION_NAIVE } smp_attention_kind;
-typedef enum smp_optimizer { SMP_OPTIMIZER_ADAMW, SMP_OPTIMIZER_SGD } smp_optimizer;
+typedef enum smp_optimizer {
+    SMP_OPTIMIZER_ADAMW, /* [Loshchilov and Hutter 2019] */
+    SMP_OPTIMIZER_SGD,   /* with momentum */
+    SMP_OPTIMIZER_ADAM   /* weight decay joins the gradient */
+} smp_optimizer;
+/* Whether tensor ranks split the vocabulary; after resolving on or off. */
+typedef enum smp_distribute {
+    SMP_DISTRIBUTE_AUTO, SMP_DISTRIBUTE_ON, SMP_DISTRIBUTE_OFF
+} smp_distribute;
 typedef enum smp_prefetch {
     SMP_PREFETCH_BACKWARD_PRE,
     SMP_PREFETCH_BACKWARD_POST,
@@ -246,7 +263,7 @@ typedef enum smp_axis {
     SMP_AXES
 } smp_axis;
 
-enum { SMP_SETTINGS = 51 }; /* number of keys */
+enum { SMP_SETTINGS = 56 }; /* number of keys */
 
 /* Every setting; `smp_settings_table` documents each key.  As given until
  * smp_job_resolve has run; then every field holds the value that acts. */
@@ -278,6 +295,11 @@ typedef struct smp_settings {
     smp_precision master;       /* fp32 or bf16 */
     smp_precision reduce_dtype; /* fp32, bf16 or fp16 */
     smp_attention_kind attention;
+    double attention_dropout; /* negative: the model's */
+    bool attention_in_fp32; /* naive attention with 16-bit precision */
+    bool qk_layer_scaling;  /* naive attention */
+    bool fp32_residual;     /* 16-bit precision */
+    smp_distribute distribute_embedding;
     smp_optimizer optimizer;
     uint32_t loss_chunks;
     smp_prefetch prefetch;
@@ -332,7 +354,8 @@ void smp_settings_init(smp_settings *settings); /* all defaults, nothing given *
 SMP_CHECK smp_status smp_settings_set(smp_settings *settings, const char *key,
                                       const char *value, const smp_place *where,
                                       smp_errors *errors);
-/* "key=value" as on the command line. */
+/* "key=value" as on the command line; `option` names the place in messages ("--set") and must
+ * outlive the settings. */
 SMP_CHECK smp_status smp_settings_assign(smp_settings *settings, const char *assignment,
                                          const char *option, smp_errors *errors);
 bool smp_settings_given(const smp_settings *settings, const char *key);
@@ -373,7 +396,8 @@ typedef struct smp_job {
 } smp_job;
 
 /* Checks every rule of the settings against model, cluster and batch, reports all that are
- * broken with the legal values, and writes the values that act into job->settings. */
+ * broken with the legal values (SMP_INPUT; the job is then unchanged), and writes the values
+ * that act into job->settings. */
 SMP_CHECK smp_status smp_job_resolve(smp_job *job, smp_errors *errors);
 /* Fills in what of job->batch is 0, before resolving: the model's positions, at most 8192
  * (4096 where the model has no limit), and one micro-batch per data rank. */
@@ -406,6 +430,7 @@ SMP_CHECK smp_status smp_mesh_create(const smp_job *job, smp_errors *errors, smp
 void smp_mesh_destroy(smp_mesh *mesh);
 uint32_t smp_mesh_world(const smp_mesh *mesh);
 uint32_t smp_mesh_degree(const smp_mesh *mesh, smp_axis axis); /* shard: without context */
+/* Ranks are below smp_mesh_world, coordinates below the degrees. */
 void smp_mesh_coords(const smp_mesh *mesh, uint32_t rank, smp_coords *coords_p);
 uint32_t smp_mesh_rank(const smp_mesh *mesh, const smp_coords *coords);
 uint32_t smp_mesh_group_size(const smp_mesh *mesh, smp_group group);
@@ -424,10 +449,11 @@ SMP_CHECK smp_status smp_mesh_print(const smp_mesh *mesh, bool json, FILE *strea
 /* The step programs of a job: one per class of ranks that behave alike. */
 typedef struct smp_step smp_step;
 
-/* Lowers a resolved job. */
+/* Lowers a resolved job.  SMP_INPUT where the model has a feature that cannot be lowered. */
 SMP_CHECK smp_status smp_step_lower(const smp_job *job, smp_errors *errors, smp_step **step_p);
 void smp_step_destroy(smp_step *step);
-/* Proves conflicting accesses ordered, communicators consistent, no deadlock. */
+/* Proves conflicting accesses ordered, communicators consistent, no deadlock; SMP_SYSTEM with
+ * what is not.  Steps that smp_step_lower makes hold; a caller need not ask. */
 SMP_CHECK smp_status smp_step_verify(const smp_step *step, smp_errors *errors);
 /* The program as text: streams, communicators, buffers, segments, order. */
 SMP_CHECK smp_status smp_step_print(const smp_step *step, FILE *stream, smp_errors *errors);
@@ -622,6 +648,10 @@ SMP_CHECK smp_status smp_simulation_plot_memory(const smp_simulation *simulation
 SMP_CHECK smp_status smp_simulation_plot_timeline(const smp_simulation *simulation,
                                                   const char *path, smp_errors *errors);
 
+/* SMP_INPUT unless PATH ends in .svg or .png: for a program that plots at the end of long
+ * work. */
+SMP_CHECK smp_status smp_plot_check(const char *path, smp_errors *errors);
+
 /* -------------------------------------------------------------------- plan */
 
 typedef enum smp_objective {
@@ -662,12 +692,14 @@ typedef struct smp_plan smp_plan; /* the result of a search */
 
 void smp_plan_options_init(smp_plan_options *options);
 /* `job` holds model, cluster, profile, batch and pins (given settings); the rest is
- * searched.  SMP_INFEASIBLE when nothing fits: then the plan is still made and names the
- * nearest configuration, the bytes it lacks and the GPU count that would fit. */
+ * searched.  SMP_INFEASIBLE when nothing fits: then the plan is still made, without any job
+ * (smp_plan_count 0); printed, it names the nearest configuration, the bytes it lacks and the
+ * GPU count that would fit. */
 SMP_CHECK smp_status smp_plan_search(const smp_job *job, const smp_plan_options *options,
                                      smp_errors *errors, smp_plan **plan_p);
 void smp_plan_destroy(smp_plan *plan);
 size_t smp_plan_count(const smp_plan *plan); /* feasible plans kept, best first */
+/* Plan i below smp_plan_count: its job, resolved, and what is predicted of it. */
 const smp_job *smp_plan_job(const smp_plan *plan, size_t i);
 const smp_report *smp_plan_report(const smp_plan *plan, size_t i);
 const smp_search_info *smp_plan_search_info(const smp_plan *plan);
@@ -713,8 +745,8 @@ const smp_plan *smp_fleet_best(const smp_fleet *fleet);
 SMP_CHECK smp_status smp_fleet_print(const smp_fleet *fleet, bool json, FILE *stream,
                                      smp_errors *errors);
 
-/* A plan file holds one job with its inputs by value.  `predicted` is what was predicted of
- * the job, or NULL: it is then left out of the file. */
+/* A plan file holds one resolved job with its inputs by value.  `predicted` is what was
+ * predicted of the job, or NULL: it is then left out of the file. */
 SMP_CHECK smp_status smp_plan_write(const smp_job *job, const smp_report *predicted,
                                     const char *path, smp_errors *errors);
 typedef struct smp_planned {

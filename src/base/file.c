@@ -161,3 +161,26 @@ smp_status smp_file_write(const char *path, const char *bytes, size_t n, smp_err
     }
     return smp_file_commit(file, errors);
 }
+
+smp_status smp_make_directory(const char *path, smp_errors *errors)
+{
+    smp_text text = {0};
+    struct stat info;
+    int error = 0;
+
+    smp_text_add(&text, "%s", path);
+    for (size_t i = 1; i <= text.length; i++) {
+        const char end = text.data[i];
+
+        if (end == '/' || end == '\0') {
+            text.data[i] = '\0';
+            error = mkdir(text.data, 0777) == 0 || errno == EEXIST ? 0 : errno;
+            text.data[i] = end;
+        }
+    }
+    smp_text_free(&text);
+    if (error == 0 && stat(path, &info) == 0 && !S_ISDIR(info.st_mode)) {
+        error = ENOTDIR;
+    }
+    return error == 0 ? SMP_OK : fail_system(errors, path, "cannot be made", error);
+}

@@ -208,11 +208,15 @@ static smp_status fail_not_found(const char *kind, const char *name, const smp_t
             list_names(&names, places[i].data);
         }
     }
+    if (names.length == 0) {
+        smp_text_add(&names, "none in %s, and $SMP_CONFIGS names %s", places[1].data,
+                     places[0].length ? places[0].data : "no other place");
+    }
     kind_length -= kind_length > 0 && kind[kind_length - 1] == 's';
     status = smp_fail(errors, SMP_INPUT, &(smp_place){.file = name},
                       "%s; %s %.*s of that name (known: %s)",
                       is_directory(name) ? "a directory without config.json" : "no such file",
-                      "and no", kind_length, kind, names.length ? names.data : "none");
+                      "and no", kind_length, kind, names.data);
     smp_text_free(&names);
     return status;
 }

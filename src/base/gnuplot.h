@@ -7,8 +7,6 @@
 
 #include "smp.h"
 
-/* SMP_INPUT unless PATH ends in .svg or .png. */
-SMP_CHECK smp_status smp_plot_check(const char *path, smp_errors *errors);
 /* Runs `gnuplot -c SCRIPT DATA OUTPUT TERMINAL ARGS...` on a script of plots/: OUTPUT is a
  * temporary file that becomes `path` when gnuplot succeeds, TERMINAL "svg" or "png", `args`
  * at most six strings and NULL.  SMP_SYSTEM without gnuplot; the data file stays. */

@@ -55,6 +55,9 @@ SMP_CHECK smp_status smp_file_write(const char *path, const char *bytes, size_t 
 /* Flushes a stream such as stdout and fails when anything written to it was lost. */
 SMP_CHECK smp_status smp_stream_check(FILE *stream, const char *name, smp_errors *errors);
 
+/* Makes a directory, and those above it, where they are missing. */
+SMP_CHECK smp_status smp_make_directory(const char *path, smp_errors *errors);
+
 /* Finds a data file: PATH itself, then NAME(.json) under configs/KIND of $SMP_CONFIGS, the
  * build tree and the installed place; the same for plots/.  The result is heap memory. */
 SMP_CHECK smp_status smp_find_config(const char *kind, const char *name_or_path,

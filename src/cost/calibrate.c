@@ -182,6 +182,18 @@ static smp_status plot(const smp_profile *profile, const made *m, const char *di
     return status;
 }
 
+static smp_status plot_all(const smp_profile *profile, const made *all, const char *directory,
+                           smp_errors *errors)
+{
+    smp_status status = smp_make_directory(directory, errors);
+    for (int k = 0; k < SMP_FIT_KINDS && status == SMP_OK; k++) {
+        if (all[k].fit != NULL) {
+            status = plot(profile, &all[k], directory, errors);
+        }
+    }
+    return status;
+}
+
 static void print_score(const smp_fit_score *score, FILE *report)
 {
     if (score->n == 0) {
@@ -240,13 +252,11 @@ static smp_status calibrate(const smp_calibrate_options *o, const smp_profile *p
                           (unsigned long long)set->other_gpu, (unsigned long long)set->unused);
     } else {
         print_report(profile, set, all, report);
-        for (int k = 0; k < SMP_FIT_KINDS && o->plots != NULL && status == SMP_OK; k++) {
-            if (all[k].fit != NULL) {
-                status = plot(profile, &all[k], o->plots, errors);
-            }
-        }
-        if (status == SMP_OK && o->output != NULL) {
+        if (o->output != NULL) { /* first: plots need a program that may be missing */
             status = write_output(profile, o->output, all, errors);
+        }
+        if (status == SMP_OK && o->plots != NULL) {
+            status = plot_all(profile, all, o->plots, errors);
         }
     }
     for (int k = 0; k < SMP_FIT_KINDS; k++) {

@@ -378,16 +378,17 @@ static void add_loop(void *context, uint64_t first, uint64_t end)
     const smp_work *w = context;
     const smp_launch *l = w->launch;
     smp_dtype t = (smp_dtype)l->task->dtype;
+    smp_dtype wide = l->task->flags & SMP_FLAG_FP32_RESIDUAL ? SMP_F32 : t;
 
     for (uint64_t i = first * CHUNK; i < end * CHUNK && i < l->task->dims[0]; i += CHUNK) {
         uint64_t n = least(CHUNK, l->task->dims[0] - i);
         float sa[CHUNK], sb[CHUNK], y[CHUNK];
-        const float *a = smp_row(l->at[0], t, i, n, sa), *b = smp_row(l->at[1], t, i, n, sb);
+        const float *a = smp_row(l->at[0], wide, i, n, sa), *b = smp_row(l->at[1], t, i, n, sb);
 
         for (uint64_t j = 0; j < n; j++) {
             y[j] = a[j] + b[j];
         }
-        smp_store(l->at[2], t, i, y, n);
+        smp_store(l->at[2], wide, i, y, n);
     }
 }
 

@@ -2,7 +2,8 @@
 /*
  * The ends of the model: embedding, learned positions, the loss and its gradient.
  *
- * The vocabulary is split over the tensor group: rank r has rows r * vocab .. of it.  Ids and
+ * The vocabulary is split over the tensor group, where rank r has rows r * vocab .. of it; or
+ * each rank has all of it and with sequence parallelism reads it for its own rows.  Ids and
  * targets are int32, all micro-batches one after the other; a target below 0 counts nothing.
  *
  *   loss of a token = log(sum_v exp(x_v)) - x_target;   its gradient: softmax(x) - onehot
@@ -14,14 +15,29 @@
 #include "exec/cpu.h"
 
 #include "base/arena.h"
+#include "mesh/mesh.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+static bool is_split(const smp_rank *rank)
+{
+    return smp_vocab_parts(&rank->job->settings) > 1;
+}
+
 static uint64_t vocab0(const smp_cpu *cpu, uint64_t vocab)
 {
-    return cpu->rank->tensor_rank * vocab;
+    return is_split(cpu->rank) ? cpu->rank->tensor_rank * vocab : 0;
+}
+
+/* Ids or targets of the launch's micro-batch. */
+static const int32_t *words_of(const smp_cpu *cpu, const smp_launch *l)
+{
+    const smp_job *job = cpu->rank->job;
+
+    return (const int32_t *)l->at[1]
+           + l->micro_batch * (job->settings.micro_batch * job->batch.seq_len);
 }
 
 /* y *= the model's factor of the embedding; most have none. */
@@ -47,7 +63,7 @@ void smp_cpu_embed(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t tokens = l->task->dims[0], hidden = l->task->dims[1], vocab = l->task->dims[2];
     uint64_t e = smp_dtype_bytes((smp_dtype)l->task->dtype);
-    const int32_t *ids = (const int32_t *)l->at[1] + l->micro_batch * tokens;
+    const int32_t *ids = words_of(cpu, l) + l->task->dims[3];
 
     for (uint64_t i = 0; i < tokens; i++) {
         uint64_t row = (uint64_t)ids[i] - vocab0(cpu, vocab);
@@ -73,7 +89,7 @@ static void clear_unless_added(const smp_launch *l, int operand)
 void smp_cpu_embed_grad(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t tokens = l->task->dims[0], hidden = l->task->dims[1], vocab = l->task->dims[2];
-    const int32_t *ids = (const int32_t *)l->at[1] + l->micro_batch * tokens;
+    const int32_t *ids = words_of(cpu, l) + l->task->dims[3];
     float *scratch = smp_heap_alloc(hidden, sizeof *scratch);
     float scale = (float)cpu->rank->job->model->embedding_scale;
 
@@ -135,12 +151,12 @@ void smp_cpu_position_grad(const smp_cpu *cpu, const smp_launch *l)
 static int32_t target_of(const smp_cpu *cpu, const smp_launch *l, uint64_t i)
 {
     const smp_rank *rank = cpu->rank;
-    uint64_t parts = rank->sequence ? rank->tensor : 1;
+    uint64_t parts = rank->sequence && is_split(rank) ? rank->tensor : 1;
     uint64_t rows = l->task->dims[0] / parts, first = l->task->dims[2] / parts;
     uint64_t tokens = rank->job->settings.micro_batch * rank->job->batch.seq_len;
     uint64_t token = i / rows * (tokens / parts) + first + i % rows;
 
-    return ((const int32_t *)l->at[1])[l->micro_batch * tokens + token];
+    return words_of(cpu, l)[token];
 }
 
 /* Columns of this rank that are no padding. */
@@ -328,6 +344,8 @@ void smp_cpu_loss_grad(const smp_cpu *cpu, const smp_launch *l)
     for (uint64_t i = 0; i < l->task->dims[0]; i++) {
         loss += losses[i];
     }
+    /* The sum over all ranks is divided by their number. */
+    loss *= cpu->rank->sequence && !is_split(cpu->rank) ? cpu->rank->tensor : 1;
     ((float *)l->at[3])[SMP_SUM_LOSS] += (float)(loss * weight_of(cpu, l));
     free(losses);
 }

@@ -52,8 +52,9 @@ smp_heads smp_heads_of(const smp_cpu *cpu, const smp_launch *l, void *qkv)
                       .dv = n[6] > 0 ? n[6] : n[4], .window = n[5], .causal = true,
                       .chunked = l->task->flags & SMP_FLAG_CHUNKED,
                       .scale = (float)a->scale, .cap = (float)a->softcap,
-                      .dropout = cpu->rank->rows.evaluating ? 0 : a->dropout };
+                      .dropout = smp_attention_dropout(&cpu->rank->job->settings, a) };
 
+    all.dropout = cpu->rank->rows.evaluating ? 0 : all.dropout;
     smp_heads_split(&all, qkv, &all.q, &all.k, &all.v);
     return all;
 }
@@ -111,6 +112,12 @@ static void *place_of(const smp_launch *l, int operand, uint64_t first)
     return (char *)l->at[operand] + first * smp_dtype_bytes((smp_dtype)l->task->dtype);
 }
 
+/* What scores are divided by where they are stored. */
+static float layer_scale(const smp_launch *l)
+{
+    return l->task->flags & SMP_FLAG_LAYER_SCALED ? (float)(l->layer + 1) : 1.0f;
+}
+
 void smp_cpu_scores(const smp_cpu *cpu, const smp_launch *l)
 {
     smp_heads all = smp_heads_of(cpu, l, l->at[0]);
@@ -118,8 +125,8 @@ void smp_cpu_scores(const smp_cpu *cpu, const smp_launch *l)
     for (uint64_t i = 0; i < all.batch * all.heads; i++) {
         smp_head h = smp_head_of(&all, i / all.heads, i % all.heads);
 
-        smp_product(false, true, all.seq, all.seq, all.d, h.scale, h.q, h.k, false,
-                    place_of(l, 1, i * all.seq * all.seq), all.dtype, all.seq);
+        smp_product(false, true, all.seq, all.seq, all.d, h.scale / layer_scale(l), h.q, h.k,
+                    false, place_of(l, 1, i * all.seq * all.seq), all.dtype, all.seq);
     }
 }
 
@@ -133,11 +140,12 @@ static float sink_of_row(const smp_cpu *cpu, const smp_launch *l, uint64_t i, ui
 {
     float sink;
 
-    smp_load(&sink, l->at[operand], (smp_dtype)l->task->dtype, head_of_row(cpu, l, i), 1);
+    smp_load(&sink, l->at[operand], smp_precision_dtype(cpu->rank->job->settings.precision),
+             head_of_row(cpu, l, i), 1);
     return sink;
 }
 
-/* Caps logits and takes off alibi's slope. */
+/* The logits of what is stored: caps them and takes off alibi's slope. */
 static void shape_row(const smp_cpu *cpu, const smp_launch *l, uint64_t i, float *row)
 {
     const smp_attention *a = &l->block->attention;
@@ -145,6 +153,9 @@ static void shape_row(const smp_cpu *cpu, const smp_launch *l, uint64_t i, float
     uint64_t head = cpu->rank->tensor_rank * heads + head_of_row(cpu, l, i);
     float cap = (float)a->softcap, slope = smp_alibi_slope(cpu->rank->job->model, a, head);
 
+    for (uint64_t j = 0; j < n && layer_scale(l) > 1; j++) {
+        row[j] *= layer_scale(l);
+    }
     for (uint64_t j = 0; j < n && cap > 0; j++) {
         row[j] = cap * tanhf(row[j] / cap);
     }
@@ -221,8 +232,11 @@ void smp_cpu_softmax_grad(const smp_cpu *cpu, const smp_launch *l)
             float x, bent;
 
             smp_load(&x, l->at[3], t, i * n + j, 1);
-            bent = tanhf(x / cap);
+            bent = tanhf(layer_scale(l) * x / cap);
             ds[j] *= 1.0f - bent * bent;
+        }
+        for (uint64_t j = 0; j < n && layer_scale(l) > 1; j++) {
+            ds[j] *= layer_scale(l);
         }
         smp_store(l->at[2], t, i * n, ds, n);
     }
@@ -282,10 +296,11 @@ void smp_cpu_scores_grad(const smp_cpu *cpu, const smp_launch *l)
     for (uint64_t i = 0; i < all.batch * all.heads; i++) {
         smp_head h = smp_head_of(&all, i / all.heads, i % all.heads);
         smp_matrix ds = square_of(&h, l->at[0]);
+        float scale = h.scale / layer_scale(l);
 
-        smp_product(false, false, all.seq, all.d, all.seq, h.scale, ds, h.k, false,
+        smp_product(false, false, all.seq, all.d, all.seq, scale, ds, h.k, false,
                     smp_lie_at(&all, all.dq, h.sample, h.index), all.dtype, all.dq.token);
-        smp_product(true, false, all.seq, all.d, all.seq, h.scale, ds, h.q, is_later(&h),
+        smp_product(true, false, all.seq, all.d, all.seq, scale, ds, h.q, is_later(&h),
                     kv_part(&h, all.dk), all.dtype, all.dk.token);
     }
 }

@@ -161,6 +161,12 @@ static void copy_tail(const smp_launch *l, uint64_t i, int to, int from)
     memcpy((char *)l->at[to] + at, (const char *)l->at[from] + at, l->task->dims[3] * e);
 }
 
+/* Of the residual, which x and dx may be. */
+static smp_dtype residual_dtype(const smp_launch *l)
+{
+    return l->task->flags & SMP_FLAG_FP32_RESIDUAL ? SMP_F32 : (smp_dtype)l->task->dtype;
+}
+
 static void norm_loop(void *context, uint64_t first, uint64_t end)
 {
     const smp_work *work = context;
@@ -175,7 +181,7 @@ static void norm_loop(void *context, uint64_t first, uint64_t end)
     double eps = cpu->rank->job->model->norm_eps;
 
     for (uint64_t i = first; i < end; i++) {
-        const float *x = smp_row(l->at[0], t, i * row, n, scratch + 2 * n);
+        const float *x = smp_row(l->at[0], residual_dtype(l), i * row, n, scratch + 2 * n);
         float *y = scratch + 3 * n;
 
         smp_norm_row(y, x, w, b, n, smp_measure(x, n, layer, eps));
@@ -211,14 +217,14 @@ static void norm_grad_loop(void *context, uint64_t first, uint64_t end)
 
     for (uint64_t i = first * BLOCK; i < end * BLOCK && i < rows; i++) {
         const float *dy = smp_row(l->at[0], t, i * row, n, scratch + 2 * n);
-        const float *x = smp_row(l->at[1], t, i * row, n, scratch + 3 * n);
+        const float *x = smp_row(l->at[1], residual_dtype(l), i * row, n, scratch + 3 * n);
         smp_moments m = smp_measure(x, n, layer, cpu->rank->job->model->norm_eps);
         float *dw = (float *)work->more + i / BLOCK * 2 * n;
 
         smp_norm_row_dx(dx, dy, x, w, n, m,
                         smp_norm_sums_of(dy, x, w, n, layer, m, dw,
                                          l->n_operand > 5 ? dw + n : NULL));
-        (add ? smp_store_add : smp_store)(l->at[3], t, i * row, dx, n);
+        (add ? smp_store_add : smp_store)(l->at[3], residual_dtype(l), i * row, dx, n);
         copy_tail(l, i, 3, 0);
     }
     free(scratch);

@@ -2,9 +2,7 @@
 /*
  * The end of a step: gradient norm, scalars of the update, optimizers.
  *
- * Nothing is read back: overflow is a number on the device that selects the old values.  Loss
- * scaling follows torch.amp.GradScaler: halved on overflow, doubled after 2000 steps without
- * one.
+ * Nothing is read back: overflow is a number on the device that selects the old values.
  */
 #include "config.h"
 
@@ -15,13 +13,25 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { CHUNK = 1024, GROWTH_STEPS = 2000 };
+enum { CHUNK = 1024 };
 
 void smp_hyper_init(smp_hyper *hyper)
 {
     *hyper = (smp_hyper){ .lr = 6e-4, .min_lr = 6e-5, .schedule = SMP_SCHEDULE_CONSTANT,
                           .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1,
-                          .momentum = 0.9, .clip = 1.0, .first_loss_scale = 65536 };
+                          .momentum = 0.9, .clip = 1.0,
+                          .scaler = smp_scaler_of(SMP_SCALER_TORCH) };
+}
+
+/* [torch/amp/grad_scaler.py; smd_model_parallel_pytorch.rst of the SageMaker Python SDK] */
+smp_scaler smp_scaler_of(smp_scaler_rule rule)
+{
+    static const smp_scaler rules[] = {
+        { .rule = SMP_SCALER_TORCH, .first = 65536, .least = 0, .window = 2000, .shift = 1 },
+        { .rule = SMP_SCALER_SMP, .first = 0x1p32, .least = 1, .window = 1000, .shift = 1 },
+    };
+
+    return rules[rule];
 }
 
 double smp_hyper_lr(const smp_hyper *h, uint64_t done)
@@ -115,20 +125,40 @@ void smp_cpu_squares(const smp_cpu *cpu, const smp_launch *l)
     sums[SMP_SUM_OVERFLOW] += isfinite(sum) ? 0.0f : 1.0f;
 }
 
+static void scale_after_overflow(const smp_scaler *scaler, float *state)
+{
+    float half = state[SMP_SCALAR_LOSS_SCALE] * 0.5f, least = (float)scaler->least;
+
+    state[SMP_SCALAR_GROWTH] = 0;
+    if (scaler->rule == SMP_SCALER_SMP && state[SMP_SCALAR_SHIFT] > 0) {
+        state[SMP_SCALAR_SHIFT] -= 1;
+        return;
+    }
+    state[SMP_SCALAR_LOSS_SCALE] = half > least ? half : least;
+}
+
+/* SMP v1 counts as DeepSpeed's DynamicLossScaler does, whose names its arguments have: with i
+ * steps since the last overflow or the start, the scale doubles where i - 1 is a multiple of
+ * the window and not 0. */
+static void scale_after_success(const smp_scaler *scaler, float *state)
+{
+    float extra = scaler->rule == SMP_SCALER_SMP ? 1 : 0, grown;
+
+    if (++state[SMP_SCALAR_GROWTH] < (float)scaler->window + extra) {
+        return;
+    }
+    grown = state[SMP_SCALAR_LOSS_SCALE] * 2.0f;
+    state[SMP_SCALAR_LOSS_SCALE] = isfinite(grown) ? grown : state[SMP_SCALAR_LOSS_SCALE];
+    state[SMP_SCALAR_GROWTH] = extra;
+    state[SMP_SCALAR_SHIFT] = (float)(scaler->shift - 1);
+}
+
 static void scale_loss(const smp_hyper *hyper, float *state, bool overflow)
 {
     if (hyper->loss_scale > 0) {
         return;
     }
-    if (overflow) {
-        state[SMP_SCALAR_LOSS_SCALE] *= 0.5f;
-        state[SMP_SCALAR_GROWTH] = 0;
-    } else if (++state[SMP_SCALAR_GROWTH] >= (float)GROWTH_STEPS) {
-        float grown = state[SMP_SCALAR_LOSS_SCALE] * 2.0f;
-
-        state[SMP_SCALAR_LOSS_SCALE] = isfinite(grown) ? grown : state[SMP_SCALAR_LOSS_SCALE];
-        state[SMP_SCALAR_GROWTH] = 0;
-    }
+    (overflow ? scale_after_overflow : scale_after_success)(&hyper->scaler, state);
 }
 
 /* The clip factor is torch.nn.utils.clip_grad_norm_'s: at most 1, norm + 1e-6 below. */
@@ -175,14 +205,15 @@ static float decay_of(const smp_cpu *cpu, const smp_launch *l, const smp_unit_pa
     return all[param->param].n_dim > 1 ? (float)cpu->rank->hyper.weight_decay : 0.0f;
 }
 
-typedef struct adam { float factor, b1, b2, eps, keep, rate, root; } adam;
+typedef struct adam { float factor, decay, b1, b2, eps, keep, rate, root; } adam;
 
-/* [Loshchilov and Hutter 2019, algorithm 2], as torch.optim.AdamW orders it. */
+/* [Loshchilov and Hutter 2019, algorithm 2], as torch.optim.AdamW and Adam order it: with the
+ * one `decay` is 0, with the other `keep` is 1. */
 SMP_WIDE static void adamw_run(float *restrict w, float *restrict m, float *restrict v,
                                const float *restrict g, uint64_t n, adam a)
 {
     for (uint64_t i = 0; i < n; i++) {
-        float x = g[i] * a.factor;
+        float x = g[i] * a.factor + a.decay * w[i];
 
         m[i] = a.b1 * m[i] + (1.0f - a.b1) * x;
         v[i] = a.b2 * v[i] + (1.0f - a.b2) * x * x;
@@ -197,8 +228,10 @@ static void adamw_piece(const smp_cpu *cpu, const smp_launch *l, piece p)
     smp_dtype t = (smp_dtype)l->task->dtype;
     float sw[CHUNK], sm[CHUNK], sv[CHUNK], sg[CHUNK], lr = state[SMP_SCALAR_LR];
     const float *g = smp_row(l->at[1], (smp_dtype)l->task->dtype2, p.first, p.n, sg);
-    adam a = { state[SMP_SCALAR_FACTOR], (float)h->beta1, (float)h->beta2, (float)h->eps,
-               1.0f - lr * decay_of(cpu, l, p.param), lr / state[SMP_SCALAR_BIAS1],
+    float decay = decay_of(cpu, l, p.param);
+    bool joins = l->task->dims[3] != 0;
+    adam a = { state[SMP_SCALAR_FACTOR], joins ? decay : 0, (float)h->beta1, (float)h->beta2,
+               (float)h->eps, joins ? 1.0f : 1.0f - lr * decay, lr / state[SMP_SCALAR_BIAS1],
                sqrtf(state[SMP_SCALAR_BIAS2]) };
 
     if (t == SMP_F32) {

@@ -22,6 +22,18 @@ typedef enum smp_schedule {
     SMP_SCHEDULE_CONSTANT, SMP_SCHEDULE_LINEAR, SMP_SCHEDULE_COSINE
 } smp_schedule;
 
+/* How a dynamic loss scale follows overflows: halved after one, doubled after `window` steps
+ * without, by torch.amp.GradScaler.  SMP v1's first window is one step longer; it halves only
+ * from the `shift`-th overflow on since it last doubled, and never below `least`. */
+typedef enum smp_scaler_rule { SMP_SCALER_TORCH, SMP_SCALER_SMP } smp_scaler_rule;
+typedef struct smp_scaler {
+    smp_scaler_rule rule;
+    double first, least;      /* scales */
+    uint64_t window, shift;   /* shift 1: each overflow halves; SMP's rule only, as `least` */
+} smp_scaler;
+/* The defaults of a rule. */
+smp_scaler smp_scaler_of(smp_scaler_rule rule);
+
 /* Constants of the optimizer.  The learning rate follows the step count on the device. */
 typedef struct smp_hyper {
     double lr, min_lr;        /* peak, and where linear and cosine end */
@@ -29,8 +41,8 @@ typedef struct smp_hyper {
     smp_schedule schedule;
     double beta1, beta2, eps, weight_decay, momentum;
     double clip;              /* of the global gradient norm; 0: none */
-    double loss_scale;        /* fixed; 0: dynamic with fp16, as torch.amp.GradScaler, else 1 */
-    double first_loss_scale;  /* of a dynamic one */
+    double loss_scale;        /* fixed; 0: dynamic with fp16, else 1 */
+    smp_scaler scaler;        /* of a dynamic one */
 } smp_hyper;
 /* AdamW at 6e-4 with betas 0.9 and 0.95, decay 0.1, clipping at 1: nanoGPT's defaults. */
 void smp_hyper_init(smp_hyper *hyper);
@@ -123,12 +135,13 @@ enum {
     SMP_SCALAR_SKIP,           /* 1: the step overflowed, nothing is updated */
     SMP_SCALAR_LR,
     SMP_SCALAR_LOSS_SCALE,
-    SMP_SCALAR_GROWTH,         /* steps since the scale last changed */
+    SMP_SCALAR_GROWTH,         /* steps without overflow since the scale last changed */
     SMP_SCALAR_STEPS,          /* updates done; exact to 2^24 */
     SMP_SCALAR_LOSS,           /* mean of the global batch */
     SMP_SCALAR_NORM,           /* of the gradient before clipping */
     SMP_SCALAR_BIAS1, SMP_SCALAR_BIAS2, /* 1 - beta^steps of Adam */
     SMP_SCALAR_ROWS,           /* the step's SMP_SUM_ROWS; above 0: nothing is updated */
+    SMP_SCALAR_SHIFT,          /* SMP's rule: overflows that do not halve the scale yet */
     SMP_SCALARS = 16,
     SMP_SCALARS_OFFSET_BYTES = 64
 };

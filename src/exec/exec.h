@@ -38,6 +38,7 @@ typedef struct smp_exec_options {
     FILE *places;                 /* where each rank of this process is, or NULL */
     bool measure_peak;            /* time a product at the start, for mfu */
     const char *metrics;          /* JSON lines, or NULL */
+    const char *tensorboard;      /* directory of event files (tensorboard.h), or NULL */
     const char *trace;            /* of the last step, or NULL */
     bool measure;                 /* fill smp_exec_result.measured */
     /* After each step, on the rank's own thread; may be NULL. */
@@ -84,7 +85,7 @@ void smp_exec_result_free(smp_exec_result *result);
 /* ---- what is said of a run (log.c), by rank 0 ---- */
 
 typedef struct smp_log smp_log;
-/* Opens options->metrics; lines go to options->log. */
+/* Opens options->metrics and options->tensorboard; lines go to options->log. */
 SMP_CHECK smp_status smp_log_create(const smp_exec_options *options, smp_errors *errors,
                                     smp_log **log_p);
 /* A line that could not be written is a failure. */

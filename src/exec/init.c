@@ -12,6 +12,7 @@
 #include "exec/run.h"
 
 #include "base/numeric.h"
+#include "mesh/mesh.h"
 
 #include <math.h>
 #include <string.h>
@@ -26,6 +27,13 @@ static const smp_unit_param *param_at(const smp_unit *unit, uint64_t at)
     return &unit->params[i];
 }
 
+/* Tensor ranks that split the parameter, if it is split at all. */
+static uint32_t parts_of(const smp_rank *rank, const smp_param *param)
+{
+    return param->split == SMP_SPLIT_VOCAB ? smp_vocab_parts(&rank->job->settings)
+                                           : rank->tensor;
+}
+
 /* First row of the whole parameter on this tensor rank. */
 static uint64_t first_row(const smp_rank *rank, const smp_unit *unit, const smp_param *param,
                           uint64_t rows)
@@ -35,8 +43,9 @@ static uint64_t first_row(const smp_rank *rank, const smp_unit *unit, const smp_
     switch (param->split) {
     case SMP_SPLIT_OUT:
     case SMP_SPLIT_EXPERT_OUT:
-    case SMP_SPLIT_VOCAB:
         return rank->tensor_rank * rows;
+    case SMP_SPLIT_VOCAB:
+        return parts_of(rank, param) > 1 ? rank->tensor_rank * rows : 0;
     case SMP_SPLIT_KV:
         kv = unit->block ? unit->block->attention.kv_heads : rank->tensor;
         return kv >= rank->tensor ? rank->tensor_rank * rows
@@ -59,7 +68,7 @@ uint64_t smp_global_element(const smp_rank *rank, const smp_unit *unit, uint64_t
     bool in = param->split == SMP_SPLIT_IN || param->split == SMP_SPLIT_EXPERT_IN;
 
     *param_p = param;
-    smp_param_local_shape(rank->job->model, unit->block, param, rank->tensor, shape);
+    smp_param_local_shape(rank->job->model, unit->block, param, parts_of(rank, param), shape);
     width = param->n_dim > 1 ? shape[1] : 1;
     each = shape[0] * width; /* of one expert; the whole where there are none */
     expert = (at - p->offset) / each
@@ -139,7 +148,8 @@ static uint64_t run_of(const smp_rank *rank, const smp_unit *unit, uint64_t at)
     const smp_param *all = unit->block ? unit->block->params : rank->job->model->root;
     uint64_t shape[2] = { 1, 1 }, in = at - p->offset;
 
-    smp_param_local_shape(rank->job->model, unit->block, &all[p->param], rank->tensor, shape);
+    smp_param_local_shape(rank->job->model, unit->block, &all[p->param],
+                          parts_of(rank, &all[p->param]), shape);
     return all[p->param].n_dim > 1 ? shape[1] - in % shape[1] : shape[0] - in % shape[0];
 }
 

@@ -8,6 +8,7 @@
 #include "config.h"
 
 #include "exec/exec.h"
+#include "exec/tensorboard.h"
 
 #include "base/arena.h"
 #include "base/text.h"
@@ -22,6 +23,7 @@
 struct smp_log {
     FILE *lines, *metrics;     /* or NULL */
     const char *metrics_path;
+    smp_board *board;          /* or NULL */
     uint64_t steps;
     bool terminal, has_bar, scaled;
     double start_s;
@@ -33,6 +35,12 @@ static double seconds_now(void)
 
     (void)clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Returns an error number. */
+static int close_metrics(smp_log *log)
+{
+    return log->metrics && log->metrics != stdout && fclose(log->metrics) != 0 ? errno : 0;
 }
 
 smp_status smp_log_create(const smp_exec_options *o, smp_errors *errors, smp_log **log_p)
@@ -52,6 +60,15 @@ smp_status smp_log_create(const smp_exec_options *o, smp_errors *errors, smp_log
             free(log);
             return smp_fail(errors, SMP_SYSTEM, &(smp_place){ .file = o->metrics },
                             "cannot be written: %s", strerror(error));
+        }
+    }
+    if (o->tensorboard) {
+        smp_status status = smp_board_create(o->tensorboard, errors, &log->board);
+
+        if (status != SMP_OK) {
+            close_metrics(log);
+            free(log);
+            return status;
         }
     }
     *log_p = log;
@@ -135,9 +152,29 @@ static void print_step(smp_log *log, uint64_t step, const smp_exec_step *s,
     draw_bar(log, step + 1);
 }
 
+static smp_status add_step(smp_log *log, uint64_t step, const smp_exec_step *s,
+                           uint64_t arena_bytes, smp_errors *errors)
+{
+    const smp_board_value values[] = {
+        { "loss", s->loss },
+        { "gradient_norm", s->norm },
+        { "lr", s->lr },
+        { "loss_scale", s->loss_scale },
+        { "tokens_per_s", s->targets / s->seconds },
+        { "mfu", s->mfu },
+        { "arena_bytes", (double)arena_bytes },
+    };
+
+    return log->board ? smp_board_add(log->board, step + 1, values,
+                                      sizeof values / sizeof values[0], errors)
+                      : SMP_OK;
+}
+
 smp_status smp_log_step(smp_log *log, uint64_t step, const smp_exec_step *s,
                         uint64_t arena_bytes, smp_errors *errors)
 {
+    smp_status status;
+
     if (log->lines) {
         print_step(log, step, s, arena_bytes);
     }
@@ -152,12 +189,15 @@ smp_status smp_log_step(smp_log *log, uint64_t step, const smp_exec_step *s,
                       (unsigned long long)arena_bytes, s->seconds, s->targets / s->seconds,
                       s->mfu);
     }
-    return check(log, errors);
+    status = check(log, errors);
+    return status == SMP_OK ? add_step(log, step, s, arena_bytes, errors) : status;
 }
 
 smp_status smp_log_validation(smp_log *log, uint64_t step, double loss, double seconds,
                               smp_errors *errors)
 {
+    smp_status status;
+
     smp_log_line(log, "step %llu  validation loss %.6f  %.1f s", (unsigned long long)step, loss,
                  seconds);
     if (log->metrics) {
@@ -165,12 +205,18 @@ smp_status smp_log_validation(smp_log *log, uint64_t step, double loss, double s
                       "{\"step\": %llu, \"validation_loss\": %.9g, \"seconds\": %.6f}\n",
                       (unsigned long long)step, loss, seconds);
     }
-    return check(log, errors);
+    status = check(log, errors);
+    if (status == SMP_OK && log->board) {
+        status = smp_board_add(log->board, step,
+                               &(smp_board_value){ "validation_loss", loss }, 1, errors);
+    }
+    return status;
 }
 
 smp_status smp_log_close(smp_log *log, smp_errors *errors)
 {
-    smp_status status;
+    smp_status status, board;
+    int error;
 
     if (!log) {
         return SMP_OK;
@@ -179,10 +225,12 @@ smp_status smp_log_close(smp_log *log, smp_errors *errors)
         wipe_bar(log);
     }
     status = check(log, errors);
-    if (log->metrics && log->metrics != stdout && fclose(log->metrics) != 0
-        && status == SMP_OK) {
+    board = smp_board_close(log->board, errors);
+    status = status == SMP_OK ? board : status;
+    error = close_metrics(log);
+    if (error != 0 && status == SMP_OK) {
         status = smp_fail(errors, SMP_SYSTEM, &(smp_place){ .file = log->metrics_path },
-                          "writing failed: %s", strerror(errno));
+                          "writing failed: %s", strerror(error));
     }
     free(log);
     return status;

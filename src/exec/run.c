@@ -477,7 +477,8 @@ smp_status smp_runner_init(smp_runner *r, smp_errors *errors)
     bool half = r->rank.job->settings.precision == SMP_PRECISION_FP16;
     smp_status status;
 
-    state[SMP_SCALAR_LOSS_SCALE] = half ? (float)r->rank.hyper.first_loss_scale : 1.0f;
+    state[SMP_SCALAR_LOSS_SCALE] = half ? (float)r->rank.hyper.scaler.first : 1.0f;
+    state[SMP_SCALAR_SHIFT] = (float)(r->rank.hyper.scaler.shift - 1);
     if (r->rank.hyper.loss_scale > 0) {
         state[SMP_SCALAR_LOSS_SCALE] = (float)r->rank.hyper.loss_scale;
     } else if (!half) {

@@ -461,8 +461,15 @@ static smp_status open_corpus(const training *t, const char *path, smp_errors *e
                               corpus *c)
 {
     const smp_exec_options *o = t->options;
-    smp_status status = smp_tokens_open(path, o->separator, errors, &c->tokens);
+    const smp_place place = { .file = "--eot" };
+    int64_t vocab = (int64_t)t->job->model->vocab;
+    smp_status status;
 
+    if (o->separator != SMP_NO_SEPARATOR && o->separator >= vocab) {
+        return smp_fail(errors, SMP_INPUT, &place, "%lld: the model's vocabulary has %lld",
+                        (long long)o->separator, (long long)vocab);
+    }
+    status = smp_tokens_open(path, o->separator, errors, &c->tokens);
     if (status == SMP_OK) {
         status = smp_samples_init(c->tokens, t->job->batch.seq_len, o->pad != SMP_PAD_NONE,
                                   o->documents, errors, &c->samples);

@@ -175,6 +175,16 @@ static void act_offload(smp_resolving *st)
     }
 }
 
+/* What changes nothing in fp32, or where one rank has all, is off. */
+static void act_types(smp_settings *s)
+{
+    s->attention_in_fp32 = s->attention_in_fp32 && s->precision != SMP_PRECISION_FP32;
+    s->fp32_residual = s->fp32_residual && s->precision != SMP_PRECISION_FP32;
+    if (s->distribute_embedding == SMP_DISTRIBUTE_AUTO || s->tensor_parallel_degree == 1) {
+        s->distribute_embedding = SMP_DISTRIBUTE_ON;
+    }
+}
+
 void smp_act(smp_resolving *st, const smp_settings *given)
 {
     const smp_settings *asked = with_stack(st, given);
@@ -191,6 +201,7 @@ void smp_act(smp_resolving *st, const smp_settings *given)
     act_sharding(st);
     act_checkpointing(s, job->model->n_layer);
     act_offload(st);
+    act_types(s);
     if (s->tensor_parallel_degree == 1 ||
         (!smp_key_given(asked, SMP_KEY_SEQUENCE_PARALLEL) &&
          job->batch.seq_len % s->tensor_parallel_degree != 0)) {

@@ -27,6 +27,13 @@ static inline bool smp_nested(const smp_settings *settings)
     return settings->expert_layout == SMP_EXPERT_LAYOUT_NESTED;
 }
 
+/* Tensor ranks that split the vocabulary; of settings that are resolved. */
+static inline uint32_t smp_vocab_parts(const smp_settings *settings)
+{
+    return settings->distribute_embedding == SMP_DISTRIBUTE_OFF
+               ? 1 : settings->tensor_parallel_degree;
+}
+
 /* The expected imbalance, 1 or more: where a single number is needed. */
 double smp_imbalance_mean(const smp_imbalance *imbalance);
 /* That of one layer and micro-batch: the same for the same seed, whatever else is drawn. */

@@ -186,8 +186,10 @@ static uint64_t unit_elems(const smp_resolving *st, const smp_block *block, bool
 
     for (uint32_t i = 0; i < n; i++) {
         if (smp_role_is_expert(params[i].role) == expert) {
+            const bool vocab = params[i].split == SMP_SPLIT_VOCAB;
             sum = smp_add(sum, smp_param_local_elems(model, block, &params[i],
-                                                     s->tensor_parallel_degree));
+                                                     vocab ? smp_vocab_parts(s)
+                                                           : s->tensor_parallel_degree));
         }
     }
     return expert ? sum / s->expert_parallel_degree : sum;

@@ -7,6 +7,7 @@
 #include "mesh/runtime.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static bool sharding_holds(const smp_resolving *st)
 {
@@ -170,11 +171,14 @@ static void first_why(const smp_resolving *st, smp_text *text)
 
 static void offload_why(const smp_resolving *st, smp_text *text)
 {
+    const char *file = st->asked->origin[SMP_KEY_OFFLOAD].file;
+    bool smp = file != NULL && strncmp(file, "--", 2) != 0; /* a file, not an option */
     char value[32];
 
     (void)smp_settings_get(&st->job.settings, "checkpointing", value, sizeof(value));
     smp_text_add(text, "moves the inputs of checkpointed layers: needs checkpointing full or "
-                 "first:K, which is %s; legal here: false", value);
+                 "first:K%s, which is %s; legal here: false",
+                 smp ? " (a setting here; SMP leaves it to the script)" : "", value);
 }
 
 static bool preloading_holds(const smp_resolving *st)
@@ -271,6 +275,56 @@ static void reduce_why(const smp_resolving *st, smp_text *text)
 
     (void)smp_settings_get(&st->job.settings, "precision", precision, sizeof(precision));
     smp_text_add(text, "must be fp32 or the precision, which is %s", precision);
+}
+
+static bool in_fp32_holds(const smp_resolving *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->attention_in_fp32 || s->attention == SMP_ATTENTION_NAIVE;
+}
+
+static void in_fp32_why(const smp_resolving *st, smp_text *text)
+{
+    (void)st;
+    smp_text_add(text, "fused attention has 16-bit inputs and sums in fp32: needs attention "
+                 "naive; legal here: false");
+}
+
+/* bf16 has the range of fp32, and fused attention keeps its scores in fp32: neither
+ * overflows. */
+static bool layer_scaling_holds(const smp_resolving *st)
+{
+    const smp_settings *s = &st->job.settings;
+
+    return !s->qk_layer_scaling ||
+           (s->attention == SMP_ATTENTION_NAIVE && s->precision != SMP_PRECISION_BF16);
+}
+
+static void layer_scaling_why(const smp_resolving *st, smp_text *text)
+{
+    smp_text_add(text, "is for scores that overflow in fp16, which %s; legal here: false",
+                 st->job.settings.precision == SMP_PRECISION_BF16
+                     ? "those in bf16 do not" : "fused attention keeps in fp32");
+}
+
+/* Where norms stand behind the sum, the residual is what a norm makes in the precision. */
+static bool residual_holds(const smp_resolving *st)
+{
+    const smp_model *model = st->job.model;
+
+    for (uint32_t k = 0; k < model->n_kind && st->job.settings.fp32_residual; k++) {
+        if (model->kinds[k].norm_place == SMP_NORM_AFTER_RESIDUAL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void residual_why(const smp_resolving *st, smp_text *text)
+{
+    smp_text_add(text, "in %s the residual is the output of a norm; legal here: false",
+                 st->job.model->name);
 }
 
 static bool pad_holds(const smp_resolving *st)
@@ -389,6 +443,9 @@ const smp_rule smp_rules_step[] = {
     {SMP_KEY_PRECISION, false, precision_holds, precision_why},
     {SMP_KEY_MASTER, false, master_holds, master_why},
     {SMP_KEY_REDUCE_DTYPE, false, reduce_holds, reduce_why},
+    {SMP_KEY_ATTENTION_IN_FP32, false, in_fp32_holds, in_fp32_why},
+    {SMP_KEY_QK_LAYER_SCALING, false, layer_scaling_holds, layer_scaling_why},
+    {SMP_KEY_FP32_RESIDUAL, false, residual_holds, residual_why},
     {SMP_KEY_CAPACITY_PAD, false, pad_holds, pad_why},
     {SMP_KEY_IMBALANCE, false, imbalance_holds, imbalance_why},
     {SMP_KEY_MOE_STATISTICS, false, statistics_hold, statistics_why},

@@ -23,7 +23,8 @@ static const char *const sharding_words[] = {"full", "optimizer", "none", NULL};
 static const char *const accumulation_words[] = {"every", "last", NULL};
 static const char *const precision_words[] = {"bf16", "fp16", "fp32", NULL};
 static const char *const attention_words[] = {"flash", "naive", NULL};
-static const char *const optimizer_words[] = {"adamw", "sgd", NULL};
+static const char *const optimizer_words[] = {"adamw", "sgd", "adam", NULL};
+static const char *const distribute_words[] = {"auto", "on", "off", NULL};
 static const char *const prefetch_words[] = {"backward_pre", "backward_post", "none", NULL};
 
 static const char *const seed_words[] = {"global", "smp", NULL};
@@ -42,6 +43,7 @@ static const char *const loss_words[] = {"stack", "fused", "compiled", "copy", "
 #define TYPE_INTEGER "integer"
 #define TYPE_NUMBER "number"
 #define TYPE_IMBALANCE "number or name"
+#define TYPE_RATE "number or name"
 #define TYPE_BOOLEAN "boolean"
 #define TYPE_WORD "name"
 #define TYPE_CHECKPOINTING "name"
@@ -79,7 +81,7 @@ _Static_assert(sizeof(smp_strategy) == 4 && sizeof(smp_sharding) == 4 &&
                    sizeof(smp_balancing) == 4 && sizeof(smp_capacity_policy) == 4 &&
                    sizeof(smp_moe_statistics) == 4 && sizeof(smp_dispatch_kernels) == 4 &&
                    sizeof(smp_stack_name) == 4 && sizeof(smp_attention_kernel) == 4 &&
-                   sizeof(smp_loss_kernel) == 4,
+                   sizeof(smp_loss_kernel) == 4 && sizeof(smp_distribute) == 4,
                "enums of settings have the size of uint32_t");
 
 const smp_setting_info *smp_settings_table(size_t *count_p)
@@ -179,6 +181,18 @@ static bool parse_imbalance(const char *text, uint32_t low, smp_imbalance *value
             !parse_number(comma + 1, 0, &value.deviation)) {
             return false;
         }
+    }
+    *value_p = value;
+    return true;
+}
+
+/* The model's rate is a negative number. */
+static bool parse_rate(const char *text, double *value_p)
+{
+    double value = -1;
+
+    if (strcmp(text, "model") != 0 && !(parse_number(text, 0, &value) && value < 1)) {
+        return false;
     }
     *value_p = value;
     return true;
@@ -307,7 +321,9 @@ static bool parse(smp_key key, const char *text, smp_settings *settings)
     case SMP_SETTING_IMBALANCE:
         return parse_imbalance(text, f->low, &settings->imbalance);
     case SMP_SETTING_NUMBER:
-        ok = parse_number(text, f->low, &real);
+    case SMP_SETTING_RATE:
+        ok = f->kind == SMP_SETTING_RATE ? parse_rate(text, &real)
+                                         : parse_number(text, f->low, &real);
         if (ok) {
             memcpy(place, &real, sizeof(real));
         }
@@ -478,6 +494,14 @@ bool smp_settings_get(const smp_settings *settings, const char *key, char *buffe
     case SMP_SETTING_NUMBER:
         memcpy(&real, place, sizeof(real));
         print_number(real, buffer, size_bytes);
+        break;
+    case SMP_SETTING_RATE:
+        memcpy(&real, place, sizeof(real));
+        if (real < 0) {
+            snprintf(buffer, size_bytes, "model");
+        } else {
+            print_number(real, buffer, size_bytes);
+        }
         break;
     case SMP_SETTING_IMBALANCE:
         print_imbalance(&settings->imbalance, buffer, size_bytes);

@@ -19,6 +19,7 @@ typedef enum smp_setting_kind {
     SMP_SETTING_WORD,    /* an enum; its names in the order of its values in `words` */
     SMP_SETTING_NUMBER,  /* double, at least the number in the column `low` */
     SMP_SETTING_IMBALANCE, /* a number, or a distribution of numbers of 1 or more */
+    SMP_SETTING_RATE,    /* double, from 0 to less than 1, or "model": negative */
     SMP_SETTING_CHECKPOINTING,
     SMP_SETTING_RANK_ORDER
 } smp_setting_kind;
@@ -96,8 +97,28 @@ typedef enum smp_setting_kind {
       "fp32", false, false, "type of gradients in their reduction over ranks")                \
     X(ATTENTION, attention, WORD, 0, attention_words, "flash or naive", "flash", false,       \
       false, "fused attention, or one that stores its score matrices")                        \
-    X(OPTIMIZER, optimizer, WORD, 0, optimizer_words, "adamw or sgd", "adamw", false, false,  \
-      "update rule; sgd has momentum")                                                        \
+    X(ATTENTION_DROPOUT, attention_dropout, RATE, 0, NULL,                                    \
+      "model, or 0 to less than 1", "model", false, false,                                    \
+      "share of the probabilities of attention that training drops; model: what its "         \
+      "config.json says")                                                                     \
+    X(ATTENTION_IN_FP32, attention_in_fp32, BOOLEAN, 0, NULL,                                 \
+      "true or false; true needs attention naive", "false", false, false,                     \
+      "with 16-bit precision: scores, probabilities and their products with q, k and v in "   \
+      "fp32")                                                                                 \
+    X(QK_LAYER_SCALING, qk_layer_scaling, BOOLEAN, 0, NULL,                                   \
+      "true or false; true needs attention naive and precision fp16 or fp32", "false",        \
+      false, false,                                                                           \
+      "divide the scores of layer i, from 1, by i where they are stored, and multiply them "  \
+      "again in their softmax: fp16 overflows later")                                         \
+    X(FP32_RESIDUAL, fp32_residual, BOOLEAN, 0, NULL, "true or false", "false", false, false, \
+      "with 16-bit precision: keep the residual and its gradient in fp32")                    \
+    X(DISTRIBUTE_EMBEDDING, distribute_embedding, WORD, 0, distribute_words,                  \
+      "auto, on or off", "auto", false, false,                                                \
+      "with tensor_parallel_degree above 1: split the vocabulary of embedding and head over " \
+      "tensor ranks; off: each has all of it; auto: on")                                      \
+    X(OPTIMIZER, optimizer, WORD, 0, optimizer_words, "adamw, adam or sgd", "adamw",      \
+      false, false,                                                                           \
+      "update rule; adam adds weight decay to the gradient, sgd has momentum")                \
     X(LOSS_CHUNKS, loss_chunks, INTEGER, 1, NULL,                                             \
       "a divisor of the tokens of a micro-batch", "1", false, true,                           \
       "parts in which logits and loss are computed, one after the other")                     \

@@ -26,8 +26,9 @@ static smp_place lasting_place(const smp_reading *r, const cJSON *value, int key
 #define PATH(KEY, field, kind, low, words, range, initial, v2, searched, meaning) "$." #field,
     static const char *const paths[] = {SMP_SETTING_LIST(PATH)};
 #undef PATH
-    if (!r->wrapped) {
-        place.path = paths[key];
+    if (!r->wrapped) { /* SMP v1 may have another name for it */
+        const char *v1 = smp_v1_path(value->string);
+        place.path = v1 != NULL ? v1 : paths[key];
     }
     return place;
 }
@@ -78,6 +79,7 @@ bool smp_reading_text(const smp_reading *r, const cJSON *value, smp_setting_kind
         snprintf(text, size_bytes, "%s", cJSON_IsTrue(value) ? "true" : "false");
         return cJSON_IsBool(value);
     case SMP_SETTING_IMBALANCE:
+    case SMP_SETTING_RATE:
         if (cJSON_IsNumber(value)) {
             snprintf(text, size_bytes, "%.17g", value->valuedouble);
             return true;
@@ -259,7 +261,8 @@ static void out_value(smp_json_out *out, smp_key id, const char *key, const char
         smp_out_double(out, key, strtod(value, NULL));
         break;
     case SMP_SETTING_IMBALANCE:
-        if (strchr(value, ':') != NULL) {
+    case SMP_SETTING_RATE:
+        if (value[0] < '0' || value[0] > '9') {
             smp_out_string(out, key, value);
         } else {
             smp_out_double(out, key, strtod(value, NULL));

@@ -27,6 +27,8 @@ void smp_reading_key(smp_reading *r, const cJSON *value);
 
 /* smp_v1.c.  Keys that say that a file is of v1: not those that v2 has as well. */
 bool smp_is_only_v1(const char *name);
+/* "$.KEY" of a key of v1's reference, a constant; NULL: it is none. */
+const char *smp_v1_path(const char *name);
 void smp_reading_v1(smp_reading *r, const cJSON *object);
 
 #endif

@@ -19,44 +19,46 @@ typedef enum v1_kind {
     V1_SHARD_OPTIMIZER, V1_SHARDED_DATA
 } v1_kind;
 
-typedef struct v1_key { const char *name; v1_kind kind; const char *text; } v1_key;
+typedef struct v1_key { const char *name, *path; v1_kind kind; const char *text; } v1_key;
 
 #define NO_PIPELINE "there is no pipeline parallelism"
 #define NO_FRAMEWORK "it configures another software"
 #define NO_BUCKETS "units are gathered and reduced whole"
 
+#define KEY(name, kind, text) {name, "$." name, kind, text}
 static const v1_key v1_keys[] = {
-    {"pipeline_parallel_degree", V1_ONE, NO_PIPELINE},
-    {"partitions", V1_ONE, NO_PIPELINE},
-    {"microbatches", V1_NONE, "give micro_batch, the sequences of one micro-batch"},
-    {"pipeline", V1_NONE, NO_PIPELINE},
-    {"optimize", V1_OPTIMIZE, NULL},
-    {"placement_strategy", V1_PLACEMENT, NULL},
-    {"auto_partition", V1_NONE, NO_PIPELINE},
-    {"default_partition", V1_NONE, NO_PIPELINE},
-    {"contiguous", V1_NONE, NO_PIPELINE},
-    {"horovod", V1_NONE, NO_FRAMEWORK},
-    {"memory_weight", V1_NONE, NO_PIPELINE},
-    {"ddp", V1_ALWAYS, "data parallelism is always on"},
-    {"active_microbatches", V1_NONE, NO_PIPELINE},
-    {"deterministic_server", V1_NONE, NO_FRAMEWORK},
-    {"offload_activations", V1_OFFLOAD, NULL},
-    {"activation_loading_horizon", V1_HORIZON, NULL},
-    {"tensor_parallel_degree", V1_SAME, NULL},
-    {"fp16", V1_FP16, NULL},
-    {"fp16_params", V1_FP16, NULL},
-    {"bf16", V1_BF16, NULL},
-    {"shard_optimizer_state", V1_SHARD_OPTIMIZER, NULL},
-    {"prescaled_batch", V1_ALWAYS, "the ranks of a tensor group always read the same batch"},
-    {"skip_tracing", V1_NONE, NO_FRAMEWORK},
-    {"sharded_data_parallel_degree", V1_SHARDED_DATA, NULL},
-    {"sdp_reduce_bucket_size", V1_NONE, NO_BUCKETS},
-    {"sdp_param_persistence_threshold", V1_NONE, NO_BUCKETS},
-    {"sdp_max_live_parameters", V1_NONE, NO_BUCKETS},
-    {"sdp_hierarchical_allgather", V1_NONE, "the collective library chooses the algorithm"},
-    {"sdp_gradient_clipping", V1_NONE, "gradients are always clipped by their global norm"},
-    {"ddp_dist_backend", V1_NONE, NO_FRAMEWORK},
+    KEY("pipeline_parallel_degree", V1_ONE, NO_PIPELINE),
+    KEY("partitions", V1_ONE, NO_PIPELINE),
+    KEY("microbatches", V1_NONE, "give micro_batch, the sequences of one micro-batch"),
+    KEY("pipeline", V1_NONE, NO_PIPELINE),
+    KEY("optimize", V1_OPTIMIZE, NULL),
+    KEY("placement_strategy", V1_PLACEMENT, NULL),
+    KEY("auto_partition", V1_NONE, NO_PIPELINE),
+    KEY("default_partition", V1_NONE, NO_PIPELINE),
+    KEY("contiguous", V1_NONE, NO_PIPELINE),
+    KEY("horovod", V1_NONE, NO_FRAMEWORK),
+    KEY("memory_weight", V1_NONE, NO_PIPELINE),
+    KEY("ddp", V1_ALWAYS, "data parallelism is always on"),
+    KEY("active_microbatches", V1_NONE, NO_PIPELINE),
+    KEY("deterministic_server", V1_NONE, NO_FRAMEWORK),
+    KEY("offload_activations", V1_OFFLOAD, NULL),
+    KEY("activation_loading_horizon", V1_HORIZON, NULL),
+    KEY("tensor_parallel_degree", V1_SAME, NULL),
+    KEY("fp16", V1_FP16, NULL),
+    KEY("fp16_params", V1_FP16, NULL),
+    KEY("bf16", V1_BF16, NULL),
+    KEY("shard_optimizer_state", V1_SHARD_OPTIMIZER, NULL),
+    KEY("prescaled_batch", V1_ALWAYS, "the ranks of a tensor group always read the same batch"),
+    KEY("skip_tracing", V1_NONE, NO_FRAMEWORK),
+    KEY("sharded_data_parallel_degree", V1_SHARDED_DATA, NULL),
+    KEY("sdp_reduce_bucket_size", V1_NONE, NO_BUCKETS),
+    KEY("sdp_param_persistence_threshold", V1_NONE, NO_BUCKETS),
+    KEY("sdp_max_live_parameters", V1_NONE, NO_BUCKETS),
+    KEY("sdp_hierarchical_allgather", V1_NONE, "the collective library chooses the algorithm"),
+    KEY("sdp_gradient_clipping", V1_NONE, "gradients are always clipped by their global norm"),
+    KEY("ddp_dist_backend", V1_NONE, NO_FRAMEWORK),
 };
+#undef KEY
 enum { V1_KEYS = sizeof(v1_keys) / sizeof(v1_keys[0]) };
 
 static const v1_key *find_v1(const char *name)
@@ -67,6 +69,13 @@ static const v1_key *find_v1(const char *name)
         }
     }
     return NULL;
+}
+
+const char *smp_v1_path(const char *name)
+{
+    const v1_key *key = find_v1(name);
+
+    return key != NULL ? key->path : NULL;
 }
 
 bool smp_is_only_v1(const char *name)

@@ -126,8 +126,10 @@ static uint64_t sum_elems(const smp_job *job, const smp_block *block, share of)
     for (uint32_t i = 0; i < n; i++) {
         const bool expert = apart && smp_role_is_expert(params[i].role);
         if (expert == (of == EXPERTS)) {
-            const uint64_t local =
-                smp_param_local_elems(model, block, &params[i], s->tensor_parallel_degree);
+            const bool vocab = params[i].split == SMP_SPLIT_VOCAB;
+            const uint64_t local = smp_param_local_elems(
+                model, block, &params[i],
+                vocab ? smp_vocab_parts(s) : s->tensor_parallel_degree);
             sum = smp_add(sum, expert ? local / s->expert_parallel_degree : local);
         }
     }
@@ -252,7 +254,7 @@ static int64_t collective_ps(const smp_job *job, smp_op op, const smp_placement 
 static int64_t update_ps(const smp_job *job, uint64_t elems)
 {
     enum { BYTES = 4 * 4 + 3 * 4 };
-    if (job->settings.optimizer != SMP_OPTIMIZER_ADAMW ||
+    if (job->settings.optimizer == SMP_OPTIMIZER_SGD ||
         job->settings.master != SMP_PRECISION_FP32) {
         return 0;
     }
@@ -521,7 +523,7 @@ static layout layout_of(const smp_job *job, share of)
         .master = dtype_bytes(s->master),
         .reduce = dtype_bytes(s->reduce_dtype),
     };
-    l.moments = l.master * (s->optimizer == SMP_OPTIMIZER_ADAMW ? 2 : 1);
+    l.moments = l.master * (s->optimizer == SMP_OPTIMIZER_SGD ? 1 : 2);
     l.gathers = l.full && (l.sharded || l.casts);
     l.keeps = l.gathers && !s->reshard_after_forward;
     l.whole_gradients = !l.full || (!l.sharded && l.reduce == l.master);
@@ -568,8 +570,11 @@ static uint64_t beside_bytes(const smp_job *job, const layout *l, const units *u
 static uint64_t logits_bytes(const smp_job *job)
 {
     const smp_settings *s = &job->settings;
-    const uint64_t tokens = smp_mul(s->micro_batch, job->batch.seq_len) / s->loss_chunks;
-    const uint64_t vocab = smp_local_vocab(job->model->vocab, s->tensor_parallel_degree);
+    const uint64_t parts = smp_vocab_parts(s), apart = s->sequence_parallel && parts == 1
+                                                          ? s->tensor_parallel_degree : 1;
+    const uint64_t tokens =
+        smp_mul(s->micro_batch, job->batch.seq_len) / s->loss_chunks / apart;
+    const uint64_t vocab = smp_local_vocab(job->model->vocab, (uint32_t)parts);
     return smp_mul(smp_mul(tokens, vocab), dtype_bytes(s->precision));
 }
 

@@ -132,7 +132,8 @@ static void describe(describer *d, const smp_job *job, const smp_step *step)
     d->shards = set->sharding == SMP_SHARDING_NONE
                     ? 1
                     : smp_mesh_group_size(step->mesh, SMP_GROUP_SHARD);
-    add_width(d, "vocabulary", "logits", smp_local_vocab(job->model->vocab, t), 0);
+    add_width(d, "vocabulary", "logits",
+              smp_local_vocab(job->model->vocab, smp_vocab_parts(set)), 0);
     for (uint32_t k = 0; k < job->model->n_kind; k++) {
         add_block(d, &job->model->kinds[k]);
     }

@@ -154,7 +154,7 @@ static uint64_t state_bytes(const smp_job *job, const smp_program *program)
 {
     const smp_settings *set = &job->settings;
     uint64_t optimizer_bytes = program->live_kind_bytes[SMP_KIND_OPTIMIZER];
-    uint64_t moments = set->optimizer == SMP_OPTIMIZER_ADAMW ? 2 : 1;
+    uint64_t moments = set->optimizer == SMP_OPTIMIZER_SGD ? 1 : 2;
     if (set->sharding != SMP_SHARDING_FULL && set->master != set->precision) {
         return optimizer_bytes;
     }

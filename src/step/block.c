@@ -8,104 +8,6 @@
  */
 #include "step/graph.h"
 
-/* Of the residual's rows, or of the probabilities [batch, heads, seq, seq] of this rank. */
-static uint8_t add_dropout(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
-                           uint8_t y, uint8_t mask, uint64_t elems, uint64_t site)
-{
-    const smp_block *block = s->block;
-    smp_node *node = add_node(g, SMP_OP_DROPOUT, names, x, SMP_NO_TENSOR, y, mask);
-    uint64_t rank = s->low->tensor_rank, seq = s->low->seq;
-
-    if (site == SMP_SITE_PROBABILITIES) {
-        uint64_t square = smp_mul(seq, seq), width = smp_mul(s->heads, square);
-
-        set_dims(node, elems, smp_rate_bits(block->attention.dropout), width,
-                 smp_mul(block->attention.heads, square), rank * width, site);
-    } else {
-        uint64_t stride = smp_mul(seq, s->low->hidden);
-
-        set_dims(node, elems, smp_rate_bits(block->residual_dropout), stride, stride,
-                 s->low->sequence ? rank * elems : 0, site);
-    }
-    return y;
-}
-
-static uint8_t window_flag(const sizes *s)
-{
-    return s->block->attention.chunked ? SMP_FLAG_CHUNKED : 0;
-}
-
-static void set_attention_dims(smp_node *node, const sizes *s)
-{
-    set_dims(node, s->low->batch, s->low->seq, s->heads, s->kv_heads, s->head_dim,
-             s->block->attention.window);
-    node->dims[6] = s->v_dim == s->head_dim ? 0 : s->v_dim;
-}
-
-static void set_sinks(smp_node *node, const sizes *s)
-{
-    if (s->block->attention.sinks) {
-        node->bias = SMP_ROLE_SINKS;
-        node->n_bias = 1;
-    }
-}
-
-/* Scores, softmax, dropout and values as matrices in memory. */
-static uint8_t add_naive(smp_graph *g, const sizes *s, uint8_t qkv, uint8_t y)
-{
-    uint64_t rows = smp_mul(smp_mul(s->low->batch, s->low->seq), s->heads);
-    uint64_t elems = smp_mul(rows, s->low->seq);
-    uint32_t first = g->n_node;
-    uint8_t scores = TENSOR(g, "attention.scores", elems * s->e), p;
-
-    set_attention_dims(add_node(g, SMP_OP_SCORES, NAMES("attention.scores"), qkv,
-                                SMP_NO_TENSOR, scores, SMP_NO_TENSOR),
-                       s);
-    p = TENSOR(g, "attention.probabilities", elems * s->e);
-    set_dims(add_node(g, SMP_OP_SOFTMAX, NAMES("attention.softmax"), scores, SMP_NO_TENSOR,
-                      p, SMP_NO_TENSOR),
-             rows, s->low->seq, s->block->attention.window, 0, 0, 0);
-    set_sinks(&g->nodes[g->n_node - 1], s);
-    g->nodes[g->n_node - 1].flags = window_flag(s);
-    g->nodes[g->n_node - 1].needs_input = s->block->attention.softcap > 0;
-    if (s->block->attention.dropout > 0) {
-        uint8_t dropped = TENSOR(g, "attention.dropped", elems * s->e);
-        uint8_t mask = TENSOR(g, "attention.mask", elems);
-
-        p = add_dropout(g, s, NAMES("attention.dropout"), p, dropped, mask, elems,
-                        SMP_SITE_PROBABILITIES);
-    }
-    for (uint32_t i = first; i < g->n_node; i++) {
-        g->nodes[i].core = true;
-    }
-    g->tensors[y].producer = (uint8_t)g->n_node;
-    set_attention_dims(add_node(g, SMP_OP_VALUES, NAMES("attention.values"), p, qkv, y,
-                                SMP_NO_TENSOR),
-                       s);
-    return y;
-}
-
-/* `kv`: k and v where they are tensors of their own. */
-static uint8_t add_core(smp_graph *g, const sizes *s, uint8_t qkv, const uint8_t kv[2])
-{
-    uint64_t elems = smp_mul(s->low->tokens, s->heads * s->v_dim);
-    uint8_t y = TENSOR(g, "attention.y", elems * s->e), lse;
-    smp_node *node;
-
-    if (s->low->set->attention == SMP_ATTENTION_NAIVE) {
-        return add_naive(g, s, qkv, y);
-    }
-    lse = TENSOR(g, "attention.lse", smp_mul(s->low->tokens, s->heads * 4));
-    node = add_node(g, SMP_OP_ATTENTION, NAMES("attention.core"), qkv, SMP_NO_TENSOR, y, lse);
-    node->in[1] = kv[0];
-    node->in[2] = kv[1];
-    set_attention_dims(node, s);
-    set_sinks(node, s);
-    node->flags = SMP_FLAG_CAUSAL | window_flag(s);
-    node->core = true;
-    return y;
-}
-
 static void set_qk_dims(smp_node *node, const sizes *s)
 {
     const smp_attention *a = &s->block->attention;
@@ -353,7 +255,7 @@ static uint8_t add_attention(smp_graph *g, const sizes *s, uint8_t x)
     } else {
         qkv = is_separate(s) ? add_separate(g, s, x, kv) : add_qkv(g, s, x);
     }
-    y = add_core(g, s, qkv, kv);
+    y = smp_graph_add_core(g, s, qkv, kv);
     x = TENSOR(g, "attention.o", smp_mul(smp_mul(s->low->tokens, s->low->hidden), s->e));
     return add_matmul(g, s, NAMES("attention.o"), y, x, SMP_ROLE_O_W, 1, s->low->hidden,
                       s->heads * s->v_dim);
@@ -433,12 +335,12 @@ static uint8_t add_branch_dropout(smp_graph *g, const sizes *s, bool attention, 
     if (attention) {
         y = TENSOR(g, "attention.thinned", smp_mul(elems, s->e));
         mask = TENSOR(g, "attention.out_mask", elems);
-        return add_dropout(g, s, NAMES("attention.out_dropout"), x, y, mask, elems,
+        return smp_graph_add_dropout(g, s, NAMES("attention.out_dropout"), x, y, mask, elems,
                            SMP_SITE_ATTENTION);
     }
     y = TENSOR(g, "mlp.thinned", smp_mul(elems, s->e));
     mask = TENSOR(g, "mlp.mask", elems);
-    return add_dropout(g, s, NAMES("mlp.dropout"), x, y, mask, elems, SMP_SITE_MLP);
+    return smp_graph_add_dropout(g, s, NAMES("mlp.dropout"), x, y, mask, elems, SMP_SITE_MLP);
 }
 
 static void measure(const smp_lowering *low, const smp_block *block, sizes *s)
@@ -446,6 +348,7 @@ static void measure(const smp_lowering *low, const smp_block *block, sizes *s)
     s->low = low;
     s->block = block;
     s->e = smp_dtype_bytes(low->compute);
+    s->residual = smp_dtype_bytes(low->residual);
     s->heads = block->attention.heads / low->tensor;
     s->kv_heads = smp_local_kv_heads(block->attention.kv_heads, low->tensor);
     s->head_dim = block->attention.head_dim;
@@ -463,15 +366,23 @@ static void measure(const smp_lowering *low, const smp_block *block, sizes *s)
     }
 }
 
+/* The node that was added last reads, or reads and writes, the residual. */
+static void touch_residual(smp_graph *g, const sizes *s)
+{
+    g->nodes[g->n_node - 1].flags |= smp_residual_flag(s->low);
+}
+
 static uint8_t add_total(smp_graph *g, const sizes *s, bool attention, uint8_t x, uint8_t y)
 {
-    uint64_t bytes = smp_mul(smp_mul(s->low->rows, s->low->hidden), s->e);
+    uint64_t bytes = smp_mul(smp_mul(s->low->rows, s->low->hidden), s->residual);
     uint8_t out;
 
     if (s->block->norm_place != SMP_NORM_AFTER_RESIDUAL) {
         out = attention ? TENSOR(g, "mid", bytes) : TENSOR(g, "out", bytes);
-        return attention ? add_residual(g, s, NAMES("attention.add"), x, y, out)
-                         : add_residual(g, s, NAMES("mlp.add"), x, y, out);
+        (void)(attention ? add_residual(g, s, NAMES("attention.add"), x, y, out)
+                         : add_residual(g, s, NAMES("mlp.add"), x, y, out));
+        touch_residual(g, s);
+        return out;
     }
     out = attention ? TENSOR(g, "attention.total", bytes) : TENSOR(g, "mlp.total", bytes);
     g->tensors[out].residual = attention;
@@ -483,6 +394,35 @@ static uint8_t add_total(smp_graph *g, const sizes *s, bool attention, uint8_t x
     return add_norm(g, s, NAMES("norm2"), "norm2", "d.norm2", out, SMP_ROLE_NORM2_W);
 }
 
+/* A norm of the residual. */
+static uint8_t add_first_norm(smp_graph *g, const sizes *s, bool attention, uint8_t x)
+{
+    uint8_t y = attention
+                    ? add_norm(g, s, NAMES("norm1"), "norm1", "d.norm1", x, SMP_ROLE_NORM1_W)
+                    : add_norm(g, s, NAMES("norm2"), "norm2", "d.norm2", x, SMP_ROLE_NORM2_W);
+
+    touch_residual(g, s);
+    return y;
+}
+
+/* The residual as a branch without a norm before it reads it. */
+static uint8_t add_narrow(smp_graph *g, const sizes *s, bool attention, uint8_t x)
+{
+    uint64_t elems = smp_mul(s->low->rows, s->low->hidden), bytes = smp_mul(elems, s->e);
+    uint8_t y;
+
+    if (s->low->residual == s->low->compute) {
+        return x;
+    }
+    y = attention ? TENSOR(g, "attention.x", bytes) : TENSOR(g, "mlp.x", bytes);
+    set_dims(attention ? add_node(g, SMP_OP_CAST, NAMES("attention.cast"), x, SMP_NO_TENSOR, y,
+                                  SMP_NO_TENSOR)
+                       : add_node(g, SMP_OP_CAST, NAMES("mlp.cast"), x, SMP_NO_TENSOR, y,
+                                  SMP_NO_TENSOR),
+             elems, 0, 0, 0, 0, 0);
+    return y;
+}
+
 /* x + f(x), with norms where the block has them. */
 static uint8_t add_branch(smp_graph *g, const sizes *s, bool attention, uint8_t x)
 {
@@ -490,9 +430,9 @@ static uint8_t add_branch(smp_graph *g, const sizes *s, bool attention, uint8_t 
     uint8_t y = x;
 
     if (norms == SMP_NORM_BEFORE || norms == SMP_NORM_AROUND) {
-        y = attention
-                ? add_norm(g, s, NAMES("norm1"), "norm1", "d.norm1", x, SMP_ROLE_NORM1_W)
-                : add_norm(g, s, NAMES("norm2"), "norm2", "d.norm2", x, SMP_ROLE_NORM2_W);
+        y = add_first_norm(g, s, attention, x);
+    } else if (norms == SMP_NORM_AFTER) {
+        y = add_narrow(g, s, attention, x);
     }
     if (!attention && s->block->moe.experts > 0) {
         y = smp_graph_add_moe(g, s, y);
@@ -522,8 +462,10 @@ static uint8_t add_joint_end(smp_graph *g, const sizes *s, uint8_t x, uint8_t a,
     y = add_sum(g, s, NAMES("branches.sum"), y, "branches.out", "d.branches.out");
     y = add_bias(g, s, NAMES("attention.bias"), y, SMP_ROLE_O_B);
     y = add_bias(g, s, NAMES("mlp.bias"), y, SMP_ROLE_DOWN_B);
-    out = TENSOR(g, "out", smp_mul(smp_mul(s->low->rows, s->low->hidden), s->e));
-    return add_residual(g, s, NAMES("mlp.add"), x, y, out);
+    out = TENSOR(g, "out", smp_mul(smp_mul(s->low->rows, s->low->hidden), s->residual));
+    add_residual(g, s, NAMES("mlp.add"), x, y, out);
+    touch_residual(g, s);
+    return out;
 }
 
 /* x + attention(norm1 x) + mlp(norm2 x), or with one norm for both.  Both norms first:
@@ -531,11 +473,10 @@ static uint8_t add_joint_end(smp_graph *g, const sizes *s, uint8_t x, uint8_t a,
  * by then. */
 static uint8_t add_parallel(smp_graph *g, const sizes *s, uint8_t x)
 {
-    uint8_t n1 = add_norm(g, s, NAMES("norm1"), "norm1", "d.norm1", x, SMP_ROLE_NORM1_W);
-    uint8_t n2 = n1, a, m;
+    uint8_t n1 = add_first_norm(g, s, true, x), n2 = n1, a, m;
 
     if (!s->block->single_norm) {
-        n2 = add_norm(g, s, NAMES("norm2"), "norm2", "d.norm2", x, SMP_ROLE_NORM2_W);
+        n2 = add_first_norm(g, s, false, x);
     }
     n1 = spread_branch(g, s, true, n1);
     a = add_attention(g, s, n1);
@@ -552,7 +493,7 @@ static uint8_t add_parallel(smp_graph *g, const sizes *s, uint8_t x)
 
 static void add_nodes(smp_graph *g, const sizes *s)
 {
-    uint8_t x = TENSOR(g, "x", smp_mul(smp_mul(s->low->rows, s->low->hidden), s->e));
+    uint8_t x = TENSOR(g, "x", smp_mul(smp_mul(s->low->rows, s->low->hidden), s->residual));
 
     g->input = x;
     g->tensors[x].producer = SMP_NO_TENSOR;

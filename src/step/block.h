@@ -34,7 +34,8 @@ typedef struct smp_node {
     uint8_t group;             /* smp_node_group */
     uint8_t stream;            /* smp_stream, of operations that are no collective */
     bool exclusive;            /* uses the multiprocessors that another stream's tasks use */
-    bool fp32_out;             /* writes fp32, whatever the precision */
+    bool fp32_out;             /* writes fp32, whatever the precision; a cast without it
+                                  reads fp32 */
     smp_role weight, bias;     /* the first of those it uses, SMP_ROLES: none */
     uint8_t n_weight, n_bias;  /* adjacent parameters that make one operand */
     uint8_t flags;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tools to build the graph of a block: for block.c and block_moe.c only.
+ * Tools to build the graph of a block: for block.c, block_core.c and block_moe.c only.
  */
 #ifndef SMP_STEP_GRAPH_H
 #define SMP_STEP_GRAPH_H
@@ -18,6 +18,7 @@ typedef struct sizes {
     const smp_lowering *low;
     const smp_block *block;
     uint64_t e;                 /* bytes of an element in compute precision */
+    uint64_t residual;          /* ... and of one of the residual */
     uint64_t heads, kv_heads, head_dim, v_dim, ffn; /* of this rank */
     uint64_t copies;            /* ranks that hold the same key-value head */
     uint64_t rotated;
@@ -207,6 +208,11 @@ static inline uint8_t add_residual(smp_graph *g, const sizes *s, smp_names names
     return y;
 }
 
+/* block_core.c: from q, k, v (`kv`: k and v where they are tensors of their own) to what
+ * attention gives; dropout of a tensor at one of the sites. */
+uint8_t smp_graph_add_core(smp_graph *g, const sizes *s, uint8_t qkv, const uint8_t kv[2]);
+uint8_t smp_graph_add_dropout(smp_graph *g, const sizes *s, smp_names names, uint8_t x,
+                              uint8_t y, uint8_t mask, uint64_t elems, uint64_t site);
 /* block_moe.c: experts in place of the MLP, from the normed input to the summed output. */
 uint8_t smp_graph_add_moe(smp_graph *g, const sizes *s, uint8_t x);
 /* Marks what the gradients of its operations read; false: the operation is not one of its. */

@@ -16,14 +16,14 @@ static void add_copy(smp_lowering *low, uint16_t *segment_p, smp_op op, smp_stre
 {
     bool store = op == SMP_OP_STORE;
     uint64_t elems = smp_mul(low->rows, low->hidden);
-    uint64_t bytes = smp_mul(elems, smp_dtype_bytes(low->compute));
+    uint64_t bytes = smp_mul(elems, smp_dtype_bytes(low->residual));
     smp_ref device = smp_whole(low->x_ring, bytes), host = smp_whole(low->host, bytes);
     smp_task task = { .name = store ? "store" : "load",
                       .op = (uint16_t)op,
                       .stream = (uint8_t)stream,
                       .phase = store ? SMP_PHASE_FORWARD : SMP_PHASE_BACKWARD,
-                      .dtype = (uint8_t)low->compute,
-                      .dtype2 = (uint8_t)low->compute,
+                      .dtype = (uint8_t)low->residual,
+                      .dtype2 = (uint8_t)low->residual,
                       .comm = SMP_NO_COMM,
                       .dims = { elems } };
 

@@ -120,9 +120,11 @@ typedef struct smp_lowering {
     uint8_t tensor_comm, kv_comm, world_comm;
     uint8_t expert_comm, shard_sum_comm, replica_sum_comm;
     smp_dtype compute, master, reduce;
+    smp_dtype residual;     /* of the inputs of layers and their gradient */
     uint64_t batch, seq, tokens; /* of a micro-batch on this data rank */
     uint64_t rows;          /* tokens / tensor under sequence parallelism */
     uint64_t hidden, local_vocab;
+    uint32_t vocab_parts;   /* tensor ranks that split the vocabulary: all, or 1 */
     bool casts;             /* master is not in compute precision */
     bool once;              /* gradients are reduced once a step */
     int n_write;            /* 2 where later micro-batches add to gradients of some share */
@@ -189,11 +191,16 @@ static inline uint64_t smp_rate_bits(double rate)
     return (uint64_t)(rate * 4294967296.0 + 0.5);
 }
 
+/* Of tasks that touch the residual. */
+static inline uint8_t smp_residual_flag(const smp_lowering *low)
+{
+    return low->residual != low->compute ? SMP_FLAG_FP32_RESIDUAL : 0;
+}
+
 /* Flat layout of a unit on a tensor and expert rank, split over shards as `share` says.
  * Experts are a unit of their own where `expert`, their degree, is above 1. */
-void smp_unit_layout(const smp_model *model, const smp_block *block, uint32_t tensor,
-                     uint32_t expert, bool of_experts, const smp_share *share,
-                     smp_unit *unit_p);
+void smp_unit_layout(const smp_job *job, const smp_block *block, bool of_experts,
+                     const smp_share *share, smp_unit *unit_p);
 /* Floating point work of the model for one step, all ranks, without recomputation. */
 double smp_model_flops(const smp_job *job);
 

@@ -134,12 +134,13 @@ void smp_lower_buffers(smp_lowering *low)
 {
     uint64_t e = smp_dtype_bytes(low->compute);
     uint64_t elems = smp_mul(low->rows, low->hidden), bytes = smp_mul(elems, e);
+    uint64_t residual = smp_mul(elems, smp_dtype_bytes(low->residual));
     uint64_t ids = smp_mul(smp_mul(low->tokens, low->job->micro_batches), 4);
 
     low->scalars = plain_buffer(low, "scalars", SMP_KIND_SCALAR, SMP_SCOPE_STEP, 256);
     low->ids = plain_buffer(low, "ids", SMP_KIND_SCALAR, SMP_SCOPE_STEP, ids);
     low->targets = plain_buffer(low, "targets", SMP_KIND_SCALAR, SMP_SCOPE_STEP, ids);
-    low->d = plain_buffer(low, "d", SMP_KIND_WORKSPACE, SMP_SCOPE_MICROBATCH, bytes);
+    low->d = plain_buffer(low, "d", SMP_KIND_WORKSPACE, SMP_SCOPE_MICROBATCH, residual);
     low->units_token = SMP_NO_BUFFER;
     if (low->expert > 1 && has_shared_experts(low->model)) {
         low->units_token = smp_lower_token(low, "multiprocessors");
@@ -157,5 +158,5 @@ void smp_lower_buffers(smp_lowering *low)
         low->embed_raw = plain_buffer(low, "embed.raw", SMP_KIND_ACTIVATION,
                                       SMP_SCOPE_MICROBATCH, bytes);
     }
-    add_inputs(low, bytes);
+    add_inputs(low, residual);
 }

@@ -44,6 +44,7 @@ static void decide_sizes(smp_lowering *low)
     low->compute = smp_precision_dtype(low->set->precision);
     low->master = smp_precision_dtype(low->set->master);
     low->reduce = smp_precision_dtype(low->set->reduce_dtype);
+    low->residual = low->set->fp32_residual ? SMP_F32 : low->compute;
     low->casts = low->compute != low->master;
     low->batch = low->set->micro_batch;
     low->seq = low->job->batch.seq_len;
@@ -51,7 +52,8 @@ static void decide_sizes(smp_lowering *low)
     low->sequence = low->set->sequence_parallel && low->tensor > 1;
     low->rows = low->sequence ? low->tokens / low->tensor : low->tokens;
     low->hidden = low->model->hidden;
-    low->local_vocab = smp_local_vocab(low->model->vocab, low->tensor);
+    low->vocab_parts = smp_vocab_parts(low->set);
+    low->local_vocab = smp_local_vocab(low->model->vocab, low->vocab_parts);
     low->n_chunk = low->set->loss_chunks ? low->set->loss_chunks : 1;
     if (low->n_chunk > low->rows) {
         low->n_chunk = (uint32_t)low->rows;

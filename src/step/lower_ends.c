@@ -6,7 +6,8 @@
  * parts are summed, and each rank has the logits of its part of the vocabulary.  Of the loss
  * each rank gathers (maximum, sum of exponentials, target logit) of every part: 12 bytes a
  * token, one collective, exact.  Forward and backward of a chunk are one segment, so that
- * only one chunk of logits exists at a time.
+ * only one chunk of logits exists at a time.  With distribute_embedding off each tensor rank
+ * has the whole table and the whole head, and uses them on its own rows.
  */
 #include "step/lower.h"
 
@@ -73,7 +74,25 @@ typedef struct ends {
     uint64_t e;
     bool project, norm, dropout;
     smp_ref looked_up, raw, y, x;   /* after the sum, projection, norm, dropout */
+    smp_ref residual;               /* x as the first layer reads it */
 } ends;
+
+/* Whether tensor ranks have their own rows between embedding and head, and all rows there. */
+static bool gathers(const smp_lowering *low)
+{
+    return low->sequence && low->vocab_parts > 1;
+}
+
+/* Rows that the rank looks up, and the first of them. */
+static uint64_t lookups(const smp_lowering *low)
+{
+    return low->vocab_parts > 1 ? low->tokens : low->rows;
+}
+
+static uint64_t first_lookup(const smp_lowering *low)
+{
+    return low->sequence && low->vocab_parts == 1 ? low->tensor_rank * low->rows : 0;
+}
 
 static ends measure(smp_lowering *low)
 {
@@ -87,7 +106,10 @@ static ends measure(smp_lowering *low)
                .norm = smp_has(&low->root, SMP_ROLE_EMBED_NORM_W),
                .dropout = low->model->embedding_dropout > 0 };
 
-    m.x = smp_whole(low->variants[low->variant_of_layer[0]].input, smp_mul(m.row_elems, m.e));
+    m.residual = smp_whole(low->variants[low->variant_of_layer[0]].input,
+                           smp_mul(m.row_elems, smp_dtype_bytes(low->residual)));
+    m.x = smp_residual_flag(low) ? scratch_ref(low, "embed.out", smp_mul(m.row_elems, m.e))
+                                 : m.residual;
     m.y = m.dropout ? scratch_ref(low, "embed.y", m.x.bytes) : m.x;
     m.raw = m.norm ? smp_whole(low->embed_raw, m.x.bytes) : m.y;
     m.looked_up =
@@ -125,6 +147,17 @@ static void lower_position(smp_lowering *low, smp_ref x)
                    2);
 }
 
+static void add_cast(smp_lowering *low, const char *name, smp_phase phase, smp_ref from,
+                     smp_ref to, uint64_t elems, bool to_fp32)
+{
+    smp_task task = end_task(low, name, SMP_OP_CAST, phase);
+
+    task.dtype = (uint8_t)(to_fp32 ? SMP_F32 : low->compute);
+    task.dtype2 = (uint8_t)(to_fp32 ? low->compute : SMP_F32);
+    set_dims(&task, elems, 0, 0, 0);
+    smp_build_task(&low->build, &task, (smp_access[]){ smp_reads(from), smp_writes(to) }, 2);
+}
+
 /* y = x W^T on the rank's own rows: each tensor rank has all of W. */
 static void add_project(smp_lowering *low, const char *name, smp_role role, smp_ref x,
                         smp_ref y, uint64_t rows, uint64_t out, uint64_t in)
@@ -157,6 +190,12 @@ static void add_project_grads(smp_lowering *low, const char *const names[2], smp
                    3);
 }
 
+/* The final norm reads the residual. */
+static uint8_t norm_flag(const smp_lowering *low, smp_role role)
+{
+    return role == SMP_ROLE_FINAL_NORM_W ? smp_residual_flag(low) : 0;
+}
+
 /* A norm of the root unit; its bias follows its weight in the roles. */
 static void add_norm(smp_lowering *low, const char *name, smp_role role, smp_ref x, smp_ref y,
                      uint64_t rows)
@@ -164,6 +203,7 @@ static void add_norm(smp_lowering *low, const char *name, smp_role role, smp_ref
     smp_task task = end_task(low, name, SMP_OP_NORM, SMP_PHASE_FORWARD);
 
     set_dims(&task, rows, low->hidden, (uint64_t)low->variants[0].block->norm, 0);
+    task.flags |= norm_flag(low, role);
     smp_build_task(&low->build, &task,
                    (smp_access[]){ smp_reads(x), smp_reads(root_weight(low, role)),
                                    smp_writes(y) },
@@ -180,6 +220,7 @@ static void add_norm_grad(smp_lowering *low, const char *name, smp_role role, sm
 
     set_grad(low, &task, add);
     set_dims(&task, rows, low->hidden, (uint64_t)low->variants[0].block->norm, 0);
+    task.flags |= norm_flag(low, role);
     smp_build_task(&low->build, &task,
                    (smp_access[]){ smp_reads(dy), smp_reads(x),
                                    smp_reads(root_weight(low, role)), smp_writes(dx),
@@ -197,15 +238,15 @@ static void lower_embed(smp_lowering *low)
     smp_task task = end_task(low, "embed", SMP_OP_EMBED, SMP_PHASE_FORWARD);
 
     low->embed = smp_build_segment(&low->build, "embed");
-    if (low->sequence) {
+    if (gathers(low)) {
         full = scratch_ref(low, "embed.full", smp_mul(m.full_elems, m.e));
     }
-    set_dims(&task, low->tokens, m.width, low->local_vocab, 0);
+    set_dims(&task, lookups(low), m.width, low->local_vocab, first_lookup(low));
     smp_build_task(&low->build, &task,
                    (smp_access[]){ smp_reads(root_weight(low, SMP_ROLE_EMBED)),
                                    smp_reads(all_of(low, low->ids)), smp_writes(full) },
                    3);
-    if (low->tensor > 1) {
+    if (low->vocab_parts > 1) {
         add_collective(low, "embed.sum",
                        low->sequence ? SMP_OP_REDUCE_SCATTER : SMP_OP_ALL_REDUCE,
                        SMP_PHASE_FORWARD, full, m.looked_up, m.full_elems, low->compute);
@@ -228,6 +269,9 @@ static void lower_embed(smp_lowering *low)
         task.dims[5] = SMP_SITE_EMBED;
         smp_build_task(&low->build, &task,
                        (smp_access[]){ smp_reads(m.y), smp_writes(m.x), smp_writes(mask) }, 3);
+    }
+    if (smp_residual_flag(low)) {
+        add_cast(low, "embed.widen", SMP_PHASE_FORWARD, m.x, m.residual, m.row_elems, true);
     }
 }
 
@@ -284,8 +328,15 @@ static void lower_embed_grad(smp_lowering *low, bool add)
 
     low->embed_grad[add] =
         smp_build_segment(&low->build, add ? "embed_grad.add" : "embed_grad");
-    d = lower_embed_inner(low, &m, smp_whole(low->d, m.x.bytes), add);
-    if (low->sequence) {
+    d = smp_whole(low->d, m.residual.bytes);
+    if (smp_residual_flag(low)) {
+        smp_ref narrow = scratch_ref(low, "d.embed.out", m.x.bytes);
+
+        add_cast(low, "embed.widen.dx", SMP_PHASE_BACKWARD, d, narrow, m.row_elems, false);
+        d = narrow;
+    }
+    d = lower_embed_inner(low, &m, d, add);
+    if (gathers(low)) {
         smp_ref full = scratch_ref(low, "d.embed.full", smp_mul(m.full_elems, m.e));
 
         add_collective(low, "embed.sum.dx", SMP_OP_ALL_GATHER, SMP_PHASE_BACKWARD, d, full,
@@ -295,7 +346,7 @@ static void lower_embed_grad(smp_lowering *low, bool add)
     task = end_task(low, "embed.dw", SMP_OP_EMBED_GRAD, SMP_PHASE_BACKWARD);
     add = add || low->model->tied; /* the head has written it */
     set_grad(low, &task, add);
-    set_dims(&task, low->tokens, m.width, low->local_vocab, 0);
+    set_dims(&task, lookups(low), m.width, low->local_vocab, first_lookup(low));
     smp_build_task(&low->build, &task,
                    (smp_access[]){ smp_reads(d), smp_reads(all_of(low, low->ids)),
                                    root_grad(low, SMP_ROLE_EMBED, add) },
@@ -311,7 +362,7 @@ static void lower_embed_grad(smp_lowering *low, bool add)
  * table's width, the whole rows of all tensor ranks, logits. */
 typedef struct chunk {
     uint64_t row0, rows;  /* of this rank's rows */
-    uint64_t tokens;      /* rows of all tensor ranks under sequence parallelism */
+    uint64_t tokens;      /* rows of all tensor ranks where they are gathered */
     uint64_t width;       /* of the table */
     bool has_norm, project;
     smp_ref x, d;         /* input of the final norm and its gradient */
@@ -325,7 +376,9 @@ typedef struct chunk {
 static void place_chunk(smp_lowering *low, chunk *c)
 {
     uint64_t e = smp_dtype_bytes(low->compute), logits;
-    uint64_t row_bytes = smp_mul(low->hidden, e), narrow_bytes = smp_mul(c->width, e);
+    uint64_t row_bytes = smp_mul(low->hidden, smp_dtype_bytes(low->residual));
+    uint64_t norm_bytes = smp_mul(smp_mul(c->rows, low->hidden), e);
+    uint64_t narrow_bytes = smp_mul(c->width, e);
 
     c->x = (smp_ref){
         .buffer = low->variants[low->variant_of_layer[low->model->n_layer - 1]].output,
@@ -335,14 +388,14 @@ static void place_chunk(smp_lowering *low, chunk *c)
     c->d = c->x;
     c->d.buffer = low->d;
     c->d.delta = 0;
-    c->norm = c->has_norm ? scratch_ref(low, "head.norm", c->x.bytes) : c->x;
+    c->norm = c->has_norm ? scratch_ref(low, "head.norm", norm_bytes) : c->x;
     c->out = c->project ? scratch_ref(low, "head.out", smp_mul(c->rows, narrow_bytes))
                         : c->norm;
-    c->in = low->sequence ? scratch_ref(low, "head.in", smp_mul(c->tokens, narrow_bytes))
+    c->in = gathers(low) ? scratch_ref(low, "head.in", smp_mul(c->tokens, narrow_bytes))
                           : c->out;
     logits = smp_mul(smp_mul(c->tokens, low->local_vocab), e);
     c->logits = smp_whole(smp_lower_scratch(low, "logits", SMP_KIND_LOGITS, logits), logits);
-    c->stats = scratch_ref(low, "loss.stats", smp_mul(c->tokens, 12 * low->tensor));
+    c->stats = scratch_ref(low, "loss.stats", smp_mul(c->tokens, 12 * low->vocab_parts));
     c->beside.bytes = 0;
     if (low->loss >= SMP_LOSS_COMPILED) {
         uint64_t each = low->loss == SMP_LOSS_COMPILED ? e
@@ -360,7 +413,7 @@ static chunk make_chunk(smp_lowering *low, uint32_t i)
     chunk c = { .row0 = step * i };
 
     c.rows = c.row0 + step < low->rows ? step : low->rows - c.row0;
-    c.tokens = c.rows * (low->sequence ? low->tensor : 1);
+    c.tokens = c.rows * (gathers(low) ? low->tensor : 1);
     c.width = low->model->embedding_width;
     c.has_norm = smp_has(&low->root, SMP_ROLE_FINAL_NORM_W);
     c.project = smp_has(&low->root, SMP_ROLE_EMBED_OUT_W);
@@ -381,7 +434,7 @@ static void head_forward(smp_lowering *low, const chunk *c)
         add_project(low, "head.project", SMP_ROLE_EMBED_OUT_W, c->norm, c->out, c->rows,
                     c->width, low->hidden);
     }
-    if (low->sequence) {
+    if (gathers(low)) {
         add_collective(low, "head.spread", SMP_OP_ALL_GATHER, SMP_PHASE_FORWARD, c->out,
                        c->in, smp_mul(c->tokens, c->width), low->compute);
     }
@@ -400,8 +453,9 @@ static void head_loss(smp_lowering *low, const chunk *c)
 {
     smp_task task = end_task(low, "loss", SMP_OP_LOSS, SMP_PHASE_FORWARD);
     smp_ref targets = smp_whole(low->targets, low->build.program->buffers[low->targets].bytes);
-    smp_ref own = smp_part(c->stats, smp_mul(low->tensor_rank, c->tokens), c->tokens, 12);
-    uint64_t first = c->row0 * (low->sequence ? low->tensor : 1);
+    uint64_t part = low->vocab_parts > 1 ? low->tensor_rank : 0;
+    smp_ref own = smp_part(c->stats, smp_mul(part, c->tokens), c->tokens, 12);
+    uint64_t first = gathers(low) ? c->row0 * low->tensor : first_lookup(low) + c->row0;
 
     set_dims(&task, c->tokens, low->local_vocab, first, low->model->vocab);
     smp_build_task(&low->build, &task,
@@ -411,13 +465,13 @@ static void head_loss(smp_lowering *low, const chunk *c)
     if (c->beside.bytes > 0) {
         smp_build_extend(&low->build, smp_writes(c->beside));
     }
-    if (low->tensor > 1) {
+    if (low->vocab_parts > 1) {
         add_collective(low, "loss.parts", SMP_OP_ALL_GATHER, SMP_PHASE_FORWARD, own, c->stats,
-                       smp_mul(c->tokens, 3 * low->tensor), SMP_F32);
+                       smp_mul(c->tokens, 3 * low->vocab_parts), SMP_F32);
     }
     task = end_task(low, "loss.grad", SMP_OP_LOSS_GRAD, SMP_PHASE_BACKWARD);
     set_dims(&task, c->tokens, low->local_vocab, first, low->model->vocab);
-    task.dims[4] = low->tensor;
+    task.dims[4] = low->vocab_parts;
     task.dims[5] = smp_mul(low->tokens, low->job->micro_batches);
     task.flags = SMP_FLAG_ACCUMULATE;
     smp_build_task(&low->build, &task,
@@ -456,10 +510,10 @@ static void head_backward(smp_lowering *low, const chunk *c, bool add)
 {
     smp_ref d_norm = c->has_norm ? scratch_ref(low, "d.head.norm", c->norm.bytes) : c->d;
     smp_ref d_out = c->project ? scratch_ref(low, "d.head.out", c->out.bytes) : d_norm;
-    smp_ref d_in = low->sequence ? scratch_ref(low, "d.head.in", c->in.bytes) : d_out;
+    smp_ref d_in = gathers(low) ? scratch_ref(low, "d.head.in", c->in.bytes) : d_out;
 
     head_matmul_grads(low, c, d_in, add);
-    if (low->tensor > 1) {
+    if (low->vocab_parts > 1) {
         add_collective(low, "head.spread.dx",
                        low->sequence ? SMP_OP_REDUCE_SCATTER : SMP_OP_ALL_REDUCE,
                        SMP_PHASE_BACKWARD, d_in, d_out, smp_mul(c->tokens, c->width),

@@ -15,9 +15,20 @@
 
 /* ---- layout ---- */
 
-static uint32_t copies_of(const smp_param *param, const smp_block *block, uint32_t tensor)
+/* The ranks of a layout: of the tensor group, and those of it that split the vocabulary. */
+typedef struct parts { uint32_t tensor, vocab; } parts;
+
+static bool is_split(const smp_param *param, parts of)
 {
-    if (param->split == SMP_SPLIT_NONE) {
+    return param->split != SMP_SPLIT_NONE
+           && (param->split != SMP_SPLIT_VOCAB || of.vocab == of.tensor);
+}
+
+static uint32_t copies_of(const smp_param *param, const smp_block *block, parts of)
+{
+    uint32_t tensor = of.tensor;
+
+    if (!is_split(param, of)) {
         return tensor;
     }
     if (param->split == SMP_SPLIT_KV && block && block->attention.kv_heads < tensor) {
@@ -29,8 +40,8 @@ static uint32_t copies_of(const smp_param *param, const smp_block *block, uint32
 /* Which parameters a unit has. */
 typedef enum contents { ALL, NO_EXPERTS, ONLY_EXPERTS } contents;
 
-static void lay(const smp_model *model, const smp_block *block, uint32_t tensor,
-                contents which, smp_unit *unit, bool split)
+static void lay(const smp_model *model, const smp_block *block, parts of, contents which,
+                smp_unit *unit, bool split)
 {
     const smp_param *params = block ? block->params : model->root;
     uint32_t n = block ? block->n_param : model->n_root;
@@ -38,7 +49,7 @@ static void lay(const smp_model *model, const smp_block *block, uint32_t tensor,
     for (uint32_t i = 0; i < n; i++) {
         smp_unit_param *p;
 
-        if ((params[i].split != SMP_SPLIT_NONE) != split
+        if (is_split(&params[i], of) != split
             || (which != ALL
                 && smp_role_is_expert(params[i].role) != (which == ONLY_EXPERTS))) {
             continue;
@@ -47,17 +58,21 @@ static void lay(const smp_model *model, const smp_block *block, uint32_t tensor,
         p->role = params[i].role;
         p->param = i;
         p->offset = unit->elems;
-        p->elems = smp_param_local_elems(model, block, &params[i], tensor) / unit->experts;
-        p->copies = copies_of(&params[i], block, tensor);
+        p->elems = smp_param_local_elems(model, block, &params[i],
+                                         is_split(&params[i], of) ? of.tensor : 1)
+                   / unit->experts;
+        p->copies = copies_of(&params[i], block, of);
         unit->at[p->role] = (int8_t)unit->n_param++;
         unit->elems = smp_add(unit->elems, p->elems);
     }
 }
 
-void smp_unit_layout(const smp_model *model, const smp_block *block, uint32_t tensor,
-                     uint32_t expert, bool of_experts, const smp_share *share,
-                     smp_unit *unit_p)
+void smp_unit_layout(const smp_job *job, const smp_block *block, bool of_experts,
+                     const smp_share *share, smp_unit *unit_p)
 {
+    const smp_model *model = job->model;
+    const parts of = { job->settings.tensor_parallel_degree, smp_vocab_parts(&job->settings) };
+    uint32_t expert = job->settings.expert_parallel_degree;
     contents which = expert == 1 ? ALL : of_experts ? ONLY_EXPERTS : NO_EXPERTS;
 
     memset(unit_p, 0, sizeof *unit_p);
@@ -66,9 +81,9 @@ void smp_unit_layout(const smp_model *model, const smp_block *block, uint32_t te
     unit_p->block = block;
     unit_p->experts = of_experts ? expert : 1;
     unit_p->weight = share->weight;
-    lay(model, block, tensor, which, unit_p, true);
+    lay(model, block, of, which, unit_p, true);
     unit_p->tail = unit_p->elems;
-    lay(model, block, tensor, which, unit_p, false);
+    lay(model, block, of, which, unit_p, false);
     unit_p->shard_elems = smp_ceil_div(unit_p->elems, share->shard);
     unit_p->own_first = smp_mul(share->shard_rank, unit_p->shard_elems);
     if (unit_p->own_first >= unit_p->elems) {
@@ -544,9 +559,11 @@ static void lower_squares(smp_lowering *low, const smp_home *home, smp_segments 
 static void add_optimizer(smp_lowering *low, const smp_home *home)
 {
     bool sgd = low->set->optimizer == SMP_OPTIMIZER_SGD;
-    smp_task task = plain_task(sgd ? "sgd" : "adamw", sgd ? SMP_OP_SGD : SMP_OP_ADAMW,
-                               SMP_STREAM_COMPUTE, SMP_PHASE_UPDATE, low->master,
-                               home->grad_dtype, home->layout.own_elems);
+    bool adam = low->set->optimizer == SMP_OPTIMIZER_ADAM;
+    smp_task task = plain_task(sgd ? "sgd" : adam ? "adam" : "adamw",
+                               sgd ? SMP_OP_SGD : SMP_OP_ADAMW, SMP_STREAM_COMPUTE,
+                               SMP_PHASE_UPDATE, low->master, home->grad_dtype,
+                               home->layout.own_elems);
     smp_access access[5];
     uint32_t n = 0;
 
@@ -555,6 +572,7 @@ static void add_optimizer(smp_lowering *low, const smp_home *home)
     }
     task.dims[1] = home->unit;
     task.dims[2] = home->layout.own_first;
+    task.dims[3] = adam;
     access[n++] = smp_updates(own_of(home, home->master, home->master_first, low->master));
     access[n++] = smp_reads(own_of(home, home->shard_grads, home->grad_first,
                                    home->grad_dtype));

@@ -78,8 +78,7 @@ static void add_stacks(smp_lowering *low)
 static void add_layout(smp_lowering *low, const smp_block *block, bool of_experts,
                        const smp_share *share, smp_home *home)
 {
-    smp_unit_layout(low->model, block, low->tensor, low->expert, of_experts, share,
-                    &home->layout);
+    smp_unit_layout(low->job, block, of_experts, share, &home->layout);
     home->share = share;
     if (home->layout.elems > 0) { /* else no experts in this layer */
         home->unit = smp_build_unit(&low->build, &home->layout);

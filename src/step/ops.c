@@ -190,16 +190,22 @@ static uint64_t table_bytes(const smp_task *t, uint64_t e, uint64_t e2)
     }
 }
 
+/* Of an element of the residual. */
+static uint64_t residual_bytes(const smp_task *t, uint64_t e)
+{
+    return t->flags & SMP_FLAG_FP32_RESIDUAL ? 4 : e;
+}
+
 static uint64_t norm_bytes(const smp_task *t, uint64_t e, uint64_t e2)
 {
     const uint64_t *d = t->dims;
-    uint64_t x = smp_mul(d[0], d[1] + d[3]);
+    uint64_t x = smp_mul(d[0], d[1] + d[3]), wide = residual_bytes(t, e);
 
     switch (t->op) {
     case SMP_OP_NORM: /* x, w, y */
-        return 2 * x * e + d[1] * e;
+        return x * (wide + e) + d[1] * e;
     case SMP_OP_NORM_GRAD: /* dy, x, dx (added to: twice), w, dw */
-        return x * e * (t->flags & SMP_FLAG_ADD_DX ? 4 : 3) + d[1] * e
+        return x * (e + wide * (t->flags & SMP_FLAG_ADD_DX ? 3 : 2)) + d[1] * e
                + out_bytes(t, d[1], e2);
     case SMP_OP_BIAS:
         return 2 * x * e + d[1] * e;
@@ -351,7 +357,7 @@ static uint64_t element_bytes(const smp_task *t, uint64_t e, uint64_t e2)
     case SMP_OP_ACTIVATION_GRAD:
         return 3 * smp_mul(t->dims[2] ? t->dims[2] : n, e);
     case SMP_OP_ADD:
-        return 3 * smp_mul(n, e);
+        return smp_mul(n, e + 2 * residual_bytes(t, e));
     case SMP_OP_CLIP:
     case SMP_OP_CLIP_GRAD:
     case SMP_OP_DROPOUT:

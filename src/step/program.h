@@ -50,8 +50,8 @@ typedef enum smp_op_class {
  * (flag ACCUMULATE).  Optional operands in brackets come last; tokens that order the task
  * come after all operands. */
 #define SMP_OP_LIST(X)                                                                        \
-    X(EMBED, "embed", MEMORY, "r table, r ids, w y; tokens, hidden, vocab: ids of all micro-batches, the instance's are used; rows of the vocabulary outside the rank's part give 0; times the model's embedding_scale, as is its gradient") \
-    X(EMBED_GRAD, "embed_grad", MEMORY, "r dy, r ids, a dtable; tokens, hidden, vocab") \
+    X(EMBED, "embed", MEMORY, "r table, r ids, w y; tokens, hidden, vocab, first token: ids of all micro-batches, the instance's are used; rows of the vocabulary outside the rank's part give 0; times the model's embedding_scale, as is its gradient") \
+    X(EMBED_GRAD, "embed_grad", MEMORY, "r dy, r ids, a dtable; tokens, hidden, vocab, first token") \
     X(POSITION, "position", MEMORY, "r table, a x; tokens, hidden, positions, first token: adds learned positions") \
     X(POSITION_GRAD, "position_grad", MEMORY, "r dx, a dtable; tokens, hidden, positions, first token") \
     X(MATMUL, "matmul", MATMUL, "r x[m,k], r w[n,k], w y[m,n], [r bias[n]]; m, n, k, row: elements from one row of x to the next, 0: k") \
@@ -76,7 +76,7 @@ typedef enum smp_op_class {
     X(ROPE_GRAD, "rope_grad", MEMORY, "a dqkv; tokens, heads, kv_heads, head_dim, rotated, seq: the inverse rotation, in place") \
     X(ATTENTION, "attention", ATTENTION, "r qkv, w y, w lse, [r sinks]; batch, seq, heads, kv_heads, head_dim, window, head_dim of v where it differs; fused, causal; scale, softcap and alibi are the model's") \
     X(ATTENTION_GRAD, "attention_grad", ATTENTION, "r dy, r qkv, r y, r lse, w dqkv, [r sinks, a dsinks]; dims as ATTENTION; dsinks in dtype2") \
-    X(SCORES, "scores", MATMUL, "r qkv, w scores; dims as ATTENTION: q k^T of naive attention") \
+    X(SCORES, "scores", MATMUL, "r qkv, w scores; dims as ATTENTION: q k^T of naive attention (flag LAYER_SCALED: over the number of the layer, also in the other three)") \
     X(SOFTMAX, "softmax", MEMORY, "r scores, w probabilities, [r sinks]; rows, width, window: causal; softcap, alibi") \
     X(SOFTMAX_GRAD, "softmax_grad", MEMORY, "r dprobabilities, r probabilities, w dscores, [r scores where they are capped], [r sinks, a dsinks]; rows, width") \
     X(VALUES, "values", MATMUL, "r probabilities, r qkv, w y; dims as ATTENTION") \
@@ -97,7 +97,7 @@ typedef enum smp_op_class {
     X(LOSS_GRAD, "loss_grad", MEMORY, "a logits, r targets, r stats[parts, tokens, 3], a loss, r scalars (the loss scale); tokens, vocab of the rank, first token, true vocab, parts, tokens that the loss is a mean over: logits become their gradient in place") \
     X(SQUARES, "squares", MEMORY, "r gradient, a sum; elements, unit, first element in the unit: adds sum of squares (each over smp_unit_param.copies, times smp_unit.weight) and overflow flag") \
     X(SCALARS, "scalars", MEMORY, "r sum, a scalars; 1: clip factor, loss scale, step count, on the device") \
-    X(ADAMW, "adamw", MEMORY, "a parameter, r gradient, a m, a v, r scalars; elements, unit, first element in the unit: update selected by the overflow flag; gradient in dtype2") \
+    X(ADAMW, "adamw", MEMORY, "a parameter, r gradient, a m, a v, r scalars; elements, unit, first element in the unit, 1: decay joins the gradient: update selected by the overflow flag; gradient in dtype2") \
     X(SGD, "sgd", MEMORY, "a parameter, r gradient, a momentum, r scalars; elements, unit, first element in the unit; gradient in dtype2") \
     X(ALL_GATHER, "all_gather", COLLECTIVE, "r x, w y; elements of y; x may be this rank's part of y") \
     X(REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, "r x, w y; elements of x") \
@@ -226,7 +226,9 @@ enum {
     SMP_FLAG_CAUSAL = 2,
     SMP_FLAG_AVERAGE = 4,    /* a reduction that divides by the group size */
     SMP_FLAG_ADD_DX = 8,     /* NORM_GRAD: dx is added to (ACCUMULATE speaks of dw, dbias) */
-    SMP_FLAG_CHUNKED = 16    /* the window does not slide: the sequence is cut into windows */
+    SMP_FLAG_CHUNKED = 16,   /* the window does not slide: the sequence is cut into windows */
+    SMP_FLAG_FP32_RESIDUAL = 32, /* NORM, NORM_GRAD: x and dx are fp32; ADD: a and y are */
+    SMP_FLAG_LAYER_SCALED = 64   /* scores are stored divided by the layer's number, from 1 */
 };
 
 typedef struct smp_task {
@@ -356,6 +358,13 @@ typedef struct smp_ranks {
 SMP_CHECK smp_status smp_ranks_create(const smp_job *job, smp_errors *errors,
                                       smp_ranks *ranks_p);
 void smp_ranks_destroy(smp_ranks *ranks);
+
+/* Share of the probabilities that training drops. */
+static inline double smp_attention_dropout(const smp_settings *settings,
+                                           const smp_attention *attention)
+{
+    return settings->attention_dropout < 0 ? attention->dropout : settings->attention_dropout;
+}
 
 struct smp_step {
     smp_arena *arena;

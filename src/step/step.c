@@ -66,7 +66,6 @@ static bool add_colours(const smp_unit *unit, uint32_t degree, uint32_t *colour_
 static uint32_t *group_colours(const smp_job *job, const smp_mesh *mesh, smp_group group,
                                bool of_experts)
 {
-    uint32_t tensor = smp_mesh_degree(mesh, SMP_AXIS_TENSOR);
     smp_share share = { .shard = smp_mesh_group_size(mesh, group), .weight = 1 };
     uint32_t *of_shard = smp_heap_alloc(share.shard, sizeof *of_shard);
     bool uneven = false;
@@ -75,8 +74,7 @@ static uint32_t *group_colours(const smp_job *job, const smp_mesh *mesh, smp_gro
         const smp_block *block = k < job->model->n_kind ? &job->model->kinds[k] : NULL;
         smp_unit unit;
 
-        smp_unit_layout(job->model, block, tensor, smp_mesh_degree(mesh, SMP_AXIS_EXPERT),
-                        of_experts, &share, &unit);
+        smp_unit_layout(job, block, of_experts, &share, &unit);
         uneven |= unit.elems > 0 && add_colours(&unit, share.shard, of_shard);
     }
     if (!uneven) {

@@ -201,6 +201,13 @@ static void forward_node(smp_walk *w, const smp_node *node, smp_phase phase)
     case SMP_OP_QK_NORM:
         forward_qk_norm(w, node, &task);
         return;
+    case SMP_OP_CAST:
+        task.dtype = (uint8_t)(node->fp32_out ? SMP_F32 : w->low->compute);
+        task.dtype2 = (uint8_t)(node->fp32_out ? w->low->compute : SMP_F32);
+        access[n++] = smp_reads(smp_walk_at(w, node->in[0]));
+        access[n++] = smp_writes(smp_walk_at(w, node->out[0]));
+        smp_walk_add(w, &task, access, n);
+        return;
     default:
         for (int i = 0; i < 3; i++) {
             if (node->in[i] != SMP_NO_TENSOR) {

@@ -331,12 +331,42 @@ static void latent_grad(smp_walk *w, const smp_node *node)
     }
 }
 
+/* Adds the gradient of y to that of x, or writes it there, in x's type: of casts, and of what
+ * joins a residual that is in fp32. */
+static void convert_grad(smp_walk *w, const smp_node *node, uint8_t x, uint8_t y, bool to_fp32)
+{
+    smp_task task = smp_walk_grad_task(w, node, node->names.dx, SMP_OP_ACCUMULATE);
+    bool has = w->graph->tensors[x].has_grad;
+
+    task.dtype = (uint8_t)(to_fp32 ? w->low->compute : SMP_F32);
+    task.dtype2 = (uint8_t)(to_fp32 ? SMP_F32 : w->low->compute);
+    task.flags = has ? SMP_FLAG_ACCUMULATE : 0;
+    smp_walk_add(w, &task,
+                 (smp_access[]){smp_reads(smp_walk_grad(w, y)),
+                                smp_adds(smp_walk_grad(w, x), has)},
+                 2);
+    w->graph->tensors[x].has_grad = true;
+}
+
+/* The gradient of a sum is that of both inputs. */
+static void add_grad(smp_walk *w, const smp_node *node)
+{
+    smp_walk_share(w, node->in[0], node->out[0]);
+    if (node->flags & SMP_FLAG_FP32_RESIDUAL) {
+        convert_grad(w, node, node->in[1], node->out[0], false);
+    } else {
+        smp_walk_share(w, node->in[1], node->out[0]);
+    }
+}
+
 void smp_walk_backward(smp_walk *w, const smp_node *node)
 {
     switch (node->op) {
     case SMP_OP_ADD:
-        smp_walk_share(w, node->in[0], node->out[0]);
-        smp_walk_share(w, node->in[1], node->out[0]);
+        add_grad(w, node);
+        break;
+    case SMP_OP_CAST:
+        convert_grad(w, node, node->in[0], node->out[0], !node->fp32_out);
         break;
     case SMP_OP_MATMUL:
         matmul_grad(w, node);

@@ -23,7 +23,7 @@ static const cli_option table[] = {
     CLI_TEXT("format", 0, "WHAT", options, format,
              "encode: llm.c (default) with a header, or nanogpt without"),
     CLI_TEXT("eot", 0, "ID", options, eot,
-             "encode: put this token behind each file, 256 is free; info: it ends documents"),
+             "encode: put this token, at most 256, behind each file; info: it ends documents"),
     CLI_TEXT("tokenizer", 0, "NAME", options, tokenizer,
              "byte (default): a byte is a token, 256 ends a text"),
     CLI_TEXT("first", 0, "N", options, first, "decode: from token N on, from 0; default: 0"),
@@ -58,6 +58,9 @@ static const cli_program program = {
     .examples = examples,
     .max_operands = 1 << 20
 };
+
+/* Bytes are tokens 0 to 255; the number behind them is free. */
+enum { BYTE_EOT = 256 };
 
 /* Token number of --eot, or none. */
 static smp_status read_separator(const options *o, uint64_t high, smp_errors *errors,
@@ -195,7 +198,7 @@ static smp_status encode(const options *o, const cli_list *texts, smp_errors *er
 
     one = read_format(o, errors, &format);
     status = status == SMP_OK ? one : status;
-    one = read_separator(o, UINT16_MAX, errors, &separator);
+    one = read_separator(o, BYTE_EOT, errors, &separator);
     status = status == SMP_OK ? one : status;
     if (!o->output) {
         status = smp_fail(errors, SMP_INPUT, NULL, "encode: -o FILE is missing");

@@ -13,11 +13,14 @@
 
 typedef struct options {
     cli_job job;
-    const char *data, *metrics, *trace, *schedule, *pad, *attention, *validation, *init_rules;
-    const char *eot, *loader_threads;
+    const char *data, *metrics, *tensorboard, *trace, *schedule, *pad, *attention, *validation;
+    const char *init_rules;
+    const char *eot, *loader_threads, *scale_rule;
+    uint64_t scale_window, delayed_shift;
     uint64_t steps, device_memory, warmup, validate_every, validation_batches;
     uint32_t threads;
     double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip, loss_scale, timeout;
+    double init_scale, min_scale;
     bool async, shuffle, no_shuffle, no_drop_last, compare, dry_run, verbose;
 } options;
 
@@ -57,13 +60,22 @@ static const cli_option table[] = {
     CLI_TEXT("schedule", 0, "WHAT", options, schedule,
              "constant (default), linear or cosine, over --steps"),
     CLI_DOUBLE("weight-decay", 0, "X", options, weight_decay, "of matrices; default: 0.1"),
-    CLI_DOUBLE("beta1", 0, "X", options, beta1, "of AdamW; default: 0.9"),
-    CLI_DOUBLE("beta2", 0, "X", options, beta2, "of AdamW; default: 0.95"),
-    CLI_DOUBLE("eps", 0, "X", options, eps, "of AdamW; default: 1e-8"),
+    CLI_DOUBLE("beta1", 0, "X", options, beta1, "of AdamW and Adam; default: 0.9"),
+    CLI_DOUBLE("beta2", 0, "X", options, beta2, "of AdamW and Adam; default: 0.95"),
+    CLI_DOUBLE("eps", 0, "X", options, eps, "of AdamW and Adam; default: 1e-8"),
     CLI_DOUBLE("momentum", 0, "X", options, momentum, "of SGD; default: 0.9"),
     CLI_DOUBLE("clip", 0, "X", options, clip, "largest gradient norm, 0: any; default: 1"),
     CLI_DOUBLE("loss-scale", 0, "X", options, loss_scale,
                "fixed; default: dynamic with fp16, else 1"),
+    CLI_TEXT("loss-scale-rule", 0, "WHAT", options, scale_rule,
+             "of a dynamic one: torch (GradScaler's; default) or smp (SMP v1's)"),
+    CLI_DOUBLE("init-scale", 0, "X", options, init_scale,
+               "where a dynamic one starts; default: 65536, with smp 2^32"),
+    CLI_U64("scale-window", 0, "N", options, scale_window,
+            "steps without overflow after which it doubles; default: 2000, with smp 1000"),
+    CLI_DOUBLE("min-scale", 0, "X", options, min_scale, "of smp: its least; default: 1"),
+    CLI_U64("delayed-shift", 0, "N", options, delayed_shift,
+            "of smp: overflows until it halves; default: 1"),
     CLI_HEADING("Execution"),
     CLI_U64("device-memory", 0, "BYTES", options, device_memory,
             "refuse a plan whose arena is larger; default: no limit"),
@@ -77,6 +89,8 @@ static const cli_option table[] = {
     CLI_FLAG("verbose", 'v', options, verbose,
              "say where each rank is, and what each tensor starts from"),
     CLI_TEXT("metrics", 0, "FILE", options, metrics, "a JSON line for each step"),
+    CLI_TEXT("tensorboard", 0, "DIR", options, tensorboard,
+             "event files for TensorBoard: the numbers of --metrics (where built in)"),
     CLI_TEXT("trace", 't', "FILE", options, trace,
              "measured times of the last step, as smp-sim --trace writes predicted ones"),
     CLI_FLAG("compare", 0, options, compare, "print predicted against measured, by task"),
@@ -124,6 +138,28 @@ static smp_status read_schedule(const char *text, smp_errors *errors, smp_schedu
     return smp_fail(errors, SMP_INPUT, &place, "%s: must be constant, linear or cosine", text);
 }
 
+/* The rule's defaults, and what was given instead. */
+static smp_status read_scaler(const options *o, smp_errors *errors, smp_scaler *scaler_p)
+{
+    const smp_place place = { .file = "--loss-scale-rule" };
+    bool smp = o->scale_rule && strcmp(o->scale_rule, "smp") == 0;
+    smp_scaler scaler = smp_scaler_of(smp ? SMP_SCALER_SMP : SMP_SCALER_TORCH);
+
+    if (o->scale_rule && !smp && strcmp(o->scale_rule, "torch") != 0) {
+        return smp_fail(errors, SMP_INPUT, &place, "%s: must be torch or smp", o->scale_rule);
+    }
+    if (!smp && (o->min_scale > 0 || o->delayed_shift > 0)) {
+        return smp_fail(errors, SMP_INPUT, NULL, "--min-scale and --delayed-shift are of "
+                        "--loss-scale-rule smp");
+    }
+    scaler.first = o->init_scale > 0 ? o->init_scale : scaler.first;
+    scaler.least = o->min_scale > 0 ? o->min_scale : scaler.least;
+    scaler.window = o->scale_window > 0 ? o->scale_window : scaler.window;
+    scaler.shift = o->delayed_shift > 0 ? o->delayed_shift : scaler.shift;
+    *scaler_p = scaler;
+    return SMP_OK;
+}
+
 /* Numbers that would make every update NaN are refused here. */
 static smp_status check_numbers(const options *o, smp_errors *errors)
 {
@@ -137,6 +173,10 @@ static smp_status check_numbers(const options *o, smp_errors *errors)
         { "--momentum", o->momentum, 0, 0.999999999 },
         { "--clip", o->clip, 0, 1e30 },
         { "--loss-scale", o->loss_scale, 0, 1e30 },
+        { "--init-scale", o->init_scale, 0, 1e30 }, /* 0: not given, as in the next three */
+        { "--min-scale", o->min_scale, 0, 1e30 },
+        { "--scale-window", (double)o->scale_window, 0, 1 << 23 },
+        { "--delayed-shift", (double)o->delayed_shift, 0, 1 << 23 },
         { "--timeout", o->timeout, 1e-3, 1e9 },
         { "--threads", o->threads, 0, 1024 }, /* 0: not given */
     };
@@ -284,8 +324,10 @@ static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e
                             .total_steps = o->steps, .beta1 = o->beta1, .beta2 = o->beta2,
                             .eps = o->eps, .weight_decay = o->weight_decay,
                             .momentum = o->momentum, .clip = o->clip,
-                            .loss_scale = o->loss_scale,
-                            .first_loss_scale = e->hyper.first_loss_scale };
+                            .loss_scale = o->loss_scale };
+    if (status == SMP_OK) {
+        status = read_scaler(o, errors, &e->hyper.scaler);
+    }
     e->steps = o->dry_run ? 1 : o->steps;
     e->init_rules = o->init_rules;
     e->stop = &interrupted;
@@ -299,6 +341,7 @@ static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e
     e->mpi = under_mpi();
     e->log = first_process() ? stdout : NULL;
     e->metrics = o->metrics;
+    e->tensorboard = o->tensorboard;
     e->trace = o->trace;
     e->measure = o->compare;
     return status == SMP_OK ? read_schedule(o->schedule, errors, &e->hyper.schedule) : status;

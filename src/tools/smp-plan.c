@@ -128,6 +128,9 @@ static smp_status check(const options *o, const cli_list *operands, smp_errors *
         return smp_fail(errors, SMP_INPUT, &place, "cannot be used with %s, which looks at all",
                         o->pareto ? "--pareto" : "--no-prune");
     }
+    if (o->pareto && smp_plot_check(o->pareto, errors) != SMP_OK) {
+        return SMP_INPUT;
+    }
     if (o->top < 1 || o->top > 1000) {
         const smp_place place = {.file = "--top"};
         return smp_fail(errors, SMP_INPUT, &place, "%u: must be from 1 to 1000", o->top);

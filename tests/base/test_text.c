@@ -176,6 +176,30 @@ static void test_files(void **state)
     smp_errors_destroy(errors);
 }
 
+static void test_directories(void **state)
+{
+    smp_errors *errors = smp_errors_create();
+    char top[64], inner[80], file[80];
+
+    (void)state;
+    (void)snprintf(top, sizeof top, "test-directories-%ld.tmp", (long)getpid());
+    (void)snprintf(inner, sizeof inner, "%s/a", top);
+    (void)snprintf(file, sizeof file, "%s/f", top);
+    check_ok(smp_make_directory(inner, errors), errors);
+    check_ok(smp_make_directory(inner, errors), errors);
+    assert_true(exists(inner));
+    check_ok(smp_file_write(file, "x", 1, errors), errors);
+    check_fails(smp_make_directory(file, errors), SMP_SYSTEM, errors,
+                "/f: cannot be made: Not a directory");
+    (void)snprintf(inner, sizeof inner, "%s/f/b", top);
+    check_fails(smp_make_directory(inner, errors), SMP_SYSTEM, errors, "Not a directory");
+    (void)unlink(file);
+    (void)snprintf(inner, sizeof inner, "%s/a", top);
+    assert_int_equal(rmdir(inner), 0);
+    assert_int_equal(rmdir(top), 0);
+    smp_errors_destroy(errors);
+}
+
 /* A full disk is reported, and a device is written in place. */
 static void test_full_disk(void **state)
 {
@@ -298,7 +322,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_growing),    cmocka_unit_test(test_show),
     cmocka_unit_test(test_show_width), cmocka_unit_test(test_writer),
     cmocka_unit_test(test_doubles),    cmocka_unit_test(test_files),
-    cmocka_unit_test(test_full_disk),  cmocka_unit_test(test_find),
+    cmocka_unit_test(test_directories),
+        cmocka_unit_test(test_full_disk),  cmocka_unit_test(test_find),
     cmocka_unit_test(test_messages),   cmocka_unit_test(test_print),
     cmocka_unit_test(test_progress),
 };

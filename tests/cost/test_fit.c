@@ -13,6 +13,8 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <dirent.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static double random_unit(uint64_t i, uint32_t word)
@@ -200,6 +202,22 @@ static char *slow_products(const smp_profile *profile)
     return text.data;
 }
 
+/* A directory and the files in it. */
+static void remove_files(const char *path)
+{
+    DIR *all = opendir(path);
+    struct dirent *entry;
+    char file[400];
+
+    assert_non_null(all);
+    while ((entry = readdir(all)) != NULL) {
+        (void)snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
+        (void)unlink(file);
+    }
+    (void)closedir(all);
+    assert_int_equal(rmdir(path), 0);
+}
+
 static void profiles_with_fits_read_back(void **state)
 {
     (void)state;
@@ -220,6 +238,19 @@ static void profiles_with_fits_read_back(void **state)
     smp_calibrate_options o = {.files = files, .n_file = 1, .profile = "h100-sxm",
                                .output = first};
     assert_int_equal(smp_calibrate(&o, quiet, errors), SMP_OK);
+    struct stat info;
+    char plots[64];
+    (void)snprintf(plots, sizeof plots, "%s/plots", directory);
+    o.plots = plots; /* made, and whatever becomes of the plots, the profile is there */
+    assert_int_equal(unlink(first), 0);
+    const smp_status plotted = smp_calibrate(&o, quiet, errors);
+    assert_true(plotted == SMP_OK || plotted == SMP_SYSTEM); /* without gnuplot */
+    smp_errors_clear(errors);
+    assert_int_equal(stat(first, &info), 0);
+    assert_int_equal(stat(plots, &info), 0);
+    assert_true(S_ISDIR(info.st_mode));
+    remove_files(plots);
+    o.plots = NULL;
     o.profile = first; /* named a.json: the rows name the GPU of another profile */
     o.gpu = "h100-sxm";
     o.output = second;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every combination of the options of attention against plain attention in double: the output,
- * and the gradients by the chain rule written out on the whole matrix of probabilities (which
- * test_gradients holds against differences).
+ * Every combination of the options of attention, in every type, against plain attention in
+ * double: the output, and the gradients by the chain rule written out on the whole matrix of
+ * probabilities (which test_gradients holds against differences).
  */
 #include "config.h"
 
@@ -15,8 +15,8 @@
 enum { BATCH = 2, SEQ = 9, D = 4, MOST = 6000 };
 
 /* What is chosen: the number of values of each option. */
-enum { PLACE, HEADS, DV, CAUSAL, WINDOW, SCALE, CAP, ALIBI, DROPOUT, SINKS, OPTIONS };
-static const int values[OPTIONS] = { 5, 3, 2, 2, 3, 2, 2, 2, 2, 2 };
+enum { PLACE, HEADS, DV, CAUSAL, WINDOW, SCALE, CAP, ALIBI, DROPOUT, SINKS, TYPE, OPTIONS };
+static const int values[OPTIONS] = { 5, 3, 2, 2, 3, 2, 2, 2, 2, 2, 3 };
 
 static smp_model model = { .name = "test", .family = "llama" };
 static smp_block block;
@@ -33,6 +33,49 @@ typedef struct combination {
 } combination;
 
 static float memory[4][MOST]; /* q, k, v and their gradients; y and dy */
+static uint16_t half[4][MOST]; /* the same in 16 bits, at the same places */
+
+/* What may be wrong: sums in another order; or roundings of results, and of y in backward. */
+typedef struct type { smp_dtype dtype; double tolerance; } type;
+static const type types[] = { { SMP_F32, 4e-6 }, { SMP_BF16, 0.04 }, { SMP_F16, 0.005 } };
+
+static smp_dtype dtype_of(const combination *c)
+{
+    return types[c->of[TYPE]].dtype;
+}
+
+static void to_half(smp_lie *lie)
+{
+    for (int i = 0; i < 4; i++) {
+        const float *at = lie->data;
+
+        if (at >= memory[i] && at < memory[i] + MOST) {
+            lie->data = half[i] + (at - memory[i]);
+            return;
+        }
+    }
+}
+
+/* All operands to 16 bits; numbers are such that this changes none. */
+static void narrow(combination *c)
+{
+    smp_lie *lies[] = { &c->all.q, &c->all.k, &c->all.v, &c->all.y, &c->all.dy, &c->all.dq,
+                        &c->all.dk, &c->all.dvalues };
+
+    for (int i = 0; i < 4; i++) {
+        smp_store(half[i], dtype_of(c), 0, memory[i], MOST);
+    }
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        to_half(lies[i]);
+    }
+}
+
+static void widen(combination *c)
+{
+    for (int i = 1; i < 3; i++) {
+        smp_load(memory[i], half[i], dtype_of(c), 0, MOST);
+    }
+}
 
 /* q, k, v of their own by tokens or by heads; q k v packed; kv packed; heads of q k v packed
  * beside each other by heads. */
@@ -180,11 +223,11 @@ static void add_row(const combination *c, const row *r, int b, int h, int t, exp
 
 static void close_to(const combination *c, const char *what, double x, double y)
 {
-    if (!(fabs(x - y) < 4e-6)) {
+    if (!(fabs(x - y) < types[c->of[TYPE]].tolerance)) {
         fail_msg("%s is %.9g, expected %.9g (place %d heads %d dv %d causal %d window %d scale "
-                 "%d cap %d alibi %d dropout %d sinks %d)",
+                 "%d cap %d alibi %d dropout %d sinks %d type %d)",
                  what, x, y, c->of[0], c->of[1], c->of[2], c->of[3], c->of[4], c->of[5],
-                 c->of[6], c->of[7], c->of[8], c->of[9]);
+                 c->of[6], c->of[7], c->of[8], c->of[9], c->of[10]);
     }
 }
 
@@ -226,10 +269,32 @@ static void check_heads(const combination *c, const expected *e, int b, int t)
     }
 }
 
+/* Forward and backward in the combination's type; results come back to `memory`, where the
+ * lies of `c` are. */
+static void run(combination *c, const float *sinks)
+{
+    combination narrowed = *c;
+    uint16_t half_sinks[4];
+
+    if (dtype_of(c) == SMP_F32) {
+        smp_attend(&c->all);
+        smp_attend_grad(&c->all);
+        return;
+    }
+    narrow(&narrowed);
+    narrowed.all.dtype = dtype_of(c);
+    narrowed.all.launch = &narrowed.launch;
+    smp_store(half_sinks, dtype_of(c), 0, sinks, 4);
+    narrowed.all.sinks = c->all.sinks ? half_sinks : NULL;
+    smp_attend(&narrowed.all);
+    smp_attend_grad(&narrowed.all);
+    widen(&narrowed);
+}
+
 static void check_combination(combination *c)
 {
     static expected e;
-    float lse[BATCH * SEQ * 4], sinks[4] = { 0.3f, -0.7f, 1.1f, 0.2f };
+    float lse[BATCH * SEQ * 4], sinks[4] = { 0.25f, -0.75f, 1.125f, 0.375f };
     float dsinks[BATCH * 4] = { 0 };
 
     choose(c);
@@ -241,8 +306,7 @@ static void check_combination(combination *c)
                           (uint64_t)(SEQ * c->heads * c->dv) };
     c->all.dy = c->all.y;
     c->all.dy.data = memory[3];
-    smp_attend(&c->all);
-    smp_attend_grad(&c->all);
+    run(c, sinks);
     for (int i = 0; i < BATCH * c->heads * SEQ; i++) {
         check_query(c, sinks, i / SEQ / c->heads, i / SEQ % c->heads, i % SEQ, &e);
     }
@@ -264,8 +328,8 @@ static void every_combination_is_right(void **state)
         uint32_t u[4];
 
         smp_random4(31, 0, i, u);
-        memory[0][i] = (float)(u[0] >> 8) * 0x1p-23f - 1.0f;
-        memory[3][i] = (float)(u[1] >> 8) * 0x1p-23f - 1.0f;
+        memory[0][i] = (float)(u[0] % 255) * 0x1p-7f - 127 * 0x1p-7f; /* all types have these */
+        memory[3][i] = (float)(u[1] % 255) * 0x1p-7f - 127 * 0x1p-7f;
     }
     while (option < OPTIONS) {
         check_combination(&c);

@@ -45,9 +45,11 @@ static const char *const choices[][6] = {
       "offload=true activation_loading_horizon=2" },
     { "", "offload_layers=2" },
     { "", "loss_chunks=4" },
-    { "", "attention=naive" },
+    { "", "attention=naive", "attention=naive attention_in_fp32=true",
+      "fp32_residual=true" },
+    { "", "distribute_embedding=off" },
     { "", "reshard_after_forward=false", "prefetch=none forward_prefetch=false" },
-    { "", "optimizer=sgd" },
+    { "", "optimizer=sgd", "optimizer=adam" },
 };
 
 static uint32_t draw(uint64_t job, uint64_t what, uint32_t n)

@@ -7,6 +7,8 @@
 
 #include "tests/exec/tiny.h"
 
+#include "exec/cpu.h"
+
 static const char GPT2_DROPOUT[] =
     "{\"model_type\": \"gpt2\", \"vocab_size\": 97, \"n_embd\": 32, \"n_layer\": 2, "
     "\"n_head\": 4, \"n_positions\": 64, \"resid_pdrop\": 0.1, \"embd_pdrop\": 0.2, "
@@ -70,7 +72,7 @@ static void overflow_skips_the_update(void **state)
     tiny_set(&t, "precision=fp16 micro_batch=8");
     t.options.data = one_batch();
     t.options.hyper.lr = 1e-2;
-    t.options.hyper.first_loss_scale = 0x1p24;
+    t.options.hyper.scaler.first = 0x1p24;
     tiny_train(&t, 20);
     while (skipped < 20 && t.result.steps[skipped].skipped) {
         check_rel(t.result.steps[skipped].loss, t.result.steps[0].loss, 0);
@@ -80,6 +82,52 @@ static void overflow_skips_the_update(void **state)
     assert_true(skipped > 0 && skipped < 10);
     assert_true(t.result.steps[19].loss < t.result.steps[0].loss);
     tiny_close(&t);
+}
+
+/* The scale before each of a series of steps, of which `overflow` says what happens: '-' a step
+ * without, 'x' one with.  By the scalars' task of the device itself. */
+static void follow_scale(const smp_scaler *scaler, const char *overflow, const double *expected)
+{
+    smp_job job = { .world = 1 };
+    smp_rank rank = { .job = &job, .copies = 1 };
+    smp_cpu cpu = { .rank = &rank };
+    float sums[SMP_SUMS] = { 0 }, state[SMP_SCALARS] = { 0 };
+    smp_launch launch = { .at = { sums, state } };
+
+    smp_hyper_init(&rank.hyper);
+    rank.hyper.scaler = *scaler;
+    state[SMP_SCALAR_LOSS_SCALE] = (float)scaler->first;
+    state[SMP_SCALAR_SHIFT] = (float)(scaler->shift - 1);
+    for (size_t i = 0; overflow[i] != '\0'; i++) {
+        check_rel((double)state[SMP_SCALAR_LOSS_SCALE], expected[i], 0);
+        sums[SMP_SUM_OVERFLOW] = overflow[i] == 'x' ? 1.0f : 0.0f;
+        smp_cpu_scalars(&cpu, &launch);
+    }
+}
+
+/* By hand from the rules.  torch: x halves and starts the window of 3 anew.  SMP with a window
+ * of 2: its first has 3 steps; of shift 2, the first x since the start or the last doubling is
+ * let pass, but it starts the window anew; 1 is the least. */
+static void loss_scales_follow_their_rules(void **state)
+{
+    static const double torch[] = { 16, 16, 16, 32, 16, 8, 8, 8, 16, 16, 16, 32 };
+    static const double smp[] = { 4, 4, 2, 2, 2, 4, 4, 8, 8, 16, 16, 8, 4, 2, 1, 1 };
+    smp_scaler a = smp_scaler_of(SMP_SCALER_TORCH), b = smp_scaler_of(SMP_SCALER_SMP);
+
+    (void)state;
+    check_rel(a.first, 65536, 0);
+    check_u64(a.window, 2000);
+    check_rel(b.first, 4294967296, 0);
+    check_u64(b.window, 1000);
+    check_rel(b.least, 1, 0);
+    check_u64(b.shift, 1);
+    a.first = 16;
+    a.window = 3;
+    follow_scale(&a, "---xx-------", torch);
+    b.first = 4;
+    b.window = 2;
+    b.shift = 2;
+    follow_scale(&b, "xx-------xxxxxxx", smp);
 }
 
 /* The same elements are dropped wherever they are computed. */
@@ -111,6 +159,39 @@ static void dropout_knows_no_layout(void **state)
         }
         assert_true(t.result.steps[0].loss != t.result.steps[1].loss);
         tiny_close(&t);
+    }
+}
+
+static double dropped(const char *config, const char *settings)
+{
+    tiny t;
+    double loss;
+
+    tiny_open(&t, config, 1, 16, 8);
+    tiny_set(&t, "micro_batch=8");
+    tiny_set(&t, settings);
+    tiny_train(&t, 1);
+    loss = t.result.steps[0].loss;
+    tiny_close(&t);
+    return loss;
+}
+
+/* The setting acts as the model's own rate does, fused or not; 0 drops nothing. */
+static void dropout_of_attention_is_a_setting(void **state)
+{
+    static const char drops[] = TINY_OF("gpt2", ", \"resid_pdrop\": 0.0, \"embd_pdrop\": 0.0, "
+                                        "\"attn_pdrop\": 0.25");
+    static const char *const kinds[] = { "attention=flash", "attention=naive" };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char rate[64], none[64];
+
+        (void)snprintf(rate, sizeof rate, "%s attention_dropout=0.25", kinds[i]);
+        (void)snprintf(none, sizeof none, "%s attention_dropout=0", kinds[i]);
+        check_rel(dropped(TINY_GPT2, rate), dropped(drops, kinds[i]), 0);
+        check_rel(dropped(drops, none), dropped(TINY_GPT2, kinds[i]), 0);
+        assert_true(fabs(dropped(drops, kinds[i]) - dropped(drops, none)) > 1e-5);
     }
 }
 
@@ -263,7 +344,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(one_batch_is_learnt_by_heart),
     cmocka_unit_test(sixteen_bits_learn_too),
     cmocka_unit_test(overflow_skips_the_update),
+    cmocka_unit_test(loss_scales_follow_their_rules),
     cmocka_unit_test(dropout_knows_no_layout),
+    cmocka_unit_test(dropout_of_attention_is_a_setting),
     cmocka_unit_test(seeds_follow_the_rule),
     cmocka_unit_test(memory_is_what_was_planned),
     cmocka_unit_test(other_software_is_refused),

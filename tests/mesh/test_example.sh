@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The example in examples/ runs and says what its comment promises; speaks TAP.
+# The examples in examples/ run and say what their comments promise; speaks TAP.
 # Tensor 4 over 16 ranks leaves 4 shards: rank 6 is tensor 2 of the group 4-7, shard 1.
 set -u
 : "${builddir:=.}"
 
-echo 1..2
+echo 1..4
 output=$("$builddir/examples/groups" 6 2>&1)
 status=$?
 expected='rank 6 of 16: tensor 2, shard 1 of 4
@@ -28,4 +28,24 @@ if [ "$("$builddir/examples/groups" 6 2>&1)" = "$output" ]; then
     echo "ok 2 - the same again"
 else
     echo "not ok 2 - the same again"
+fi
+found=$("$builddir/examples/best" micro_batch=1 2>&1)
+status=$?
+case $found in
+*"Llama-3.1-8B"*"best of "*" s a step") planned=yes ;;
+*) planned=no ;;
+esac
+if [ "$status" -eq 0 ] && [ "$planned" = yes ]; then
+    echo "ok 3 - the other plans, simulates and prints"
+else
+    echo "not ok 3 - the other plans, simulates and prints"
+    printf '%s\n' "$found" | sed 's/^/# /'
+fi
+found=$("$builddir/examples/best" tensor_parallel_degree=7 2>&1)
+status=$?
+if [ "$status" -eq 2 ]; then
+    echo "ok 4 - and says what is wrong"
+else
+    echo "not ok 4 - and says what is wrong"
+    printf '%s\n' "$found" | sed 's/^/# /'
 fi

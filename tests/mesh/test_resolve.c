@@ -371,6 +371,13 @@ static void precisions_have_rules(void **state)
                "master bf16: must be fp32, or bf16 with precision bf16; legal here: fp32");
     job_breaks("Llama-3.1-8B", 8, 8192, 8, "reduce_dtype=fp16", 1,
                "reduce_dtype fp16: must be fp32 or the precision, which is bf16");
+    job_breaks("Llama-3.1-8B", 8, 8192, 8, "attention_in_fp32=true", 1,
+               "attention_in_fp32 true: fused attention has 16-bit inputs");
+    job_breaks("Llama-3.1-8B", 8, 8192, 8, "qk_layer_scaling=true attention=naive", 1,
+               "qk_layer_scaling true: is for scores that overflow in fp16, which those in "
+               "bf16 do not; legal here: false");
+    job_breaks("Llama-3.1-8B", 8, 8192, 8, "qk_layer_scaling=true precision=fp16", 1,
+               "which fused attention keeps in fp32; legal here: false");
     bench_open(&b, "gpt2", "p3dn.24xlarge", 8, 1024, 8);
     breaks(&b, 1,
            "precision bf16: profile v100-sxm2-32gb has no peak for it; legal here: fp16, "

@@ -168,6 +168,8 @@ static void wrong_text_is_refused(void **state)
     expect_refused("micro_batch=1e3", "must be an integer");
     expect_refused("micro_batch=", "(empty)");
     expect_refused("activation_loading_horizon=0", "must be an integer: 1 or more");
+    expect_refused("attention_dropout=1", "must be model, or 0 to less than 1");
+    expect_refused("attention_dropout=-1", "must be model, or 0 to less than 1");
     expect_refused("offload=yes", "must be true or false");
     expect_refused("sharding=half", "must be full, optimizer or none");
     expect_refused("checkpointing=first:0", "first:K");
@@ -300,6 +302,9 @@ static void v1_files_are_translated(void **state)
     assert_int_equal(s.tensor_parallel_degree, 4);
     value_is(&s, "rank_order", "context,shard,expert,replica,tensor");
     assert_true(s.offload);
+    assert_string_equal(s.origin[SMP_KEY_OFFLOAD].path, "$.offload_activations");
+    assert_string_equal(s.origin[SMP_KEY_TENSOR_PARALLEL_DEGREE].path,
+                        "$.tensor_parallel_degree");
     assert_int_equal(s.precision, SMP_PRECISION_FP16);
     assert_int_equal(s.sharding, SMP_SHARDING_OPTIMIZER);
     assert_int_equal(s.hybrid_shard_degree, 0);
@@ -378,7 +383,7 @@ static void draw(smp_settings *s, uint64_t seed, smp_errors *errors)
         {"master", "fp32", "bf16", "fp32", "bf16", "fp32"},
         {"reduce_dtype", "fp32", "bf16", "fp16", "bf16", "fp32"},
         {"attention", "flash", "naive", "flash", "naive", "flash"},
-        {"optimizer", "adamw", "sgd", "adamw", "sgd", "sgd"},
+        {"optimizer", "adamw", "sgd", "adam", "sgd", "adam"},
         {"prefetch", "backward_pre", "backward_post", "none", "none", "none"},
         {"rank_order", "cluster", "spread", "replica,expert,shard,context,tensor", "TDP",
          "PTD"},
@@ -391,6 +396,8 @@ static void draw(smp_settings *s, uint64_t seed, smp_errors *errors)
         {"moe_statistics", "local", "data", "data", "local", "data"},
         {"stack", "fsdp1", "fsdp2", "megatron", "deepspeed", "native"},
         {"attention_kernel", "best", "flash2", "triton", "stack", "flash2"},
+        {"attention_dropout", "model", "0", "0.1", "0.25", "model"},
+        {"distribute_embedding", "auto", "on", "off", "off", "on"},
         {"loss_kernel", "fused", "compiled", "copy", "eager", "stack"},
     };
     size_t n;

@@ -47,7 +47,7 @@ piped() {
 }
 part() { test "$(./smp-data decode "$work/t.bin" --first 2 --count 3)" = "$1"; }
 
-echo 1..18
+echo 1..19
 check "help" ./smp-data --help
 check "with a header and back" round_trip
 check "what is in it" says "format       llm.c, 2 bytes" "$work/t.bin"
@@ -58,6 +58,8 @@ check "two texts" ./smp-data encode "$work/a" "$work/a" --eot 256 -o "$work/t.bi
 check "are two documents" says "2, of 7 to 7 tokens" "$work/t.bin"
 check "ids" says "97 to 256: a vocabulary of 257" "$work/t.bin"
 check "a part" part cde
+check "an end of text that no file of bytes has" wrong 2 "'257': must be a whole number from 0 to 256" \
+    encode "$work/a" --eot 257 -o "$work/x.bin"
 check "through pipes" piped
 check "no command" wrong 2 "must be info, encode or decode" "$text"
 check "no file" wrong 2 "a file is missing" info

@@ -108,6 +108,31 @@ killed_by_two() {
     echo "status $found"
     test "$found" -gt 128
 }
+# Tasks of a trace's first process: name, operation, layer, micro-batch, stream.
+tasks_of() {
+    sed -n 's/^{"name":"\([^"]*\)".*"ph":"X".*"pid":1,"tid":\([0-9]*\),"args":{\("op":.*"micro_batch":[0-9]*\),.*/\1 \2 \3/p' \
+        "$1" | LC_ALL=C sort
+}
+# The measured step has the tasks of the predicted one, so both open beside each other.
+same_tasks() {
+    # shellcheck disable=SC2086
+    ./smp-sim $job --trace "$work/predicted.json" >/dev/null || return 1
+    ends 0 -d "$text" --steps 1 --trace "$work/measured.json" || return 1
+    tasks_of "$work/predicted.json" >"$work/predicted"
+    tasks_of "$work/measured.json" >"$work/measured"
+    test "$(wc -l <"$work/predicted")" -gt 100 && cmp "$work/predicted" "$work/measured"
+}
+# Each stored task with its times and the error of their ratio; a total; arenas that are equal.
+compares() {
+    ends 0 -d "$text" --steps 2 --compare || return 1
+    grep -q '^forward  *attention.core  *4  .* [mnu]*s  .* [mnu]*s  *-*[0-9]*%$' "$work/out" &&
+        grep -q '^all tasks .* [mu]*s  .* [mu]*s  *-*[0-9]*%$' "$work/out" &&
+        grep -q '^step .* [mu]*s  .* [mu]*s  *-*[0-9]*%$' "$work/out" &&
+        grep -q '^arena bytes  *\([0-9][0-9]*\)  *\1$' "$work/out" &&
+        grep -q '^host bytes  *\([0-9]*\)  *\1$' "$work/out" && return 0
+    cat "$work/out"
+    return 1
+}
 least() { # bytes of the arena, as --dry-run says
     ends 0 -d "$text" --dry-run && sed -n 's/.*device arena \([0-9]*\) bytes.*/\1/p' "$work/out"
 }
@@ -128,7 +153,7 @@ echo 'head zeros' >"$work/rules"
 echo '*.1.input_layernorm.weight constant 3e38' >"$work/huge"
 sed 's/"vocab_size": 256/"vocab_size": 200/' "$work/tiny.json" >"$work/small.json"
 
-echo 1..30
+echo 1..41
 check "help" ends 0 --help
 check "trains" ends 0 -d "$text" --steps 2
 check "says what it does" says "^step 2  loss 5\.[0-9]*  norm .* tokens/s  mfu .* %  .*B" out
@@ -150,6 +175,22 @@ grep -o '"flops":[0-9]*' "$work/run.json" >"$work/validated"
 check "by its shape" cmp "$work/trained" "$work/validated"
 check "threads beyond reason" wrong 2 "--threads: 100000: must be from" -d "$text" \
     --threads 100000
+check "no such rule of loss scaling" wrong 2 "--loss-scale-rule: apex: must be torch or smp" \
+    -d "$text" --loss-scale-rule apex
+check "a number of the other rule" wrong 2 "are of --loss-scale-rule smp" -d "$text" \
+    --min-scale 4
+check "SMP v1's loss scaling" ends 0 -d "$text" --steps 2 --set precision=fp16 \
+    --loss-scale-rule smp --init-scale 32
+check "says the scale" says "^step 2 .* scale 32 " out
+check "measured tasks are the predicted ones" same_tasks
+check "compares" compares
+awk 'BEGIN { for (i = 1; i <= 40; i++) { for (k = 0; k < i; k++) printf "a"; print "" } }' \
+    >"$work/lengths"
+check "rows of many lengths" ends 0 -d "$work/lengths" --eot 10 --pad longest --no-shuffle \
+    --seq-len 40 --global-batch 2 --set micro_batch=1 --steps 16
+check "warns of programs that keep coming" says "^warning: 8 programs compiled in" out
+check "a setting without effect" ends 0 -d "$text" --steps 1 -v
+check "is said to have none" says "^fsdp_cache_flush_warnings has no effect" out
 check "pads lines" ends 0 -d "$text" --eot 10 --pad bucket:4 --steps 2
 check "no data" wrong 2 "--data FILE is missing"
 check "data that are not there" wrong 2 "none: No such file" -d "$work/none"
@@ -157,6 +198,8 @@ check "too few data" wrong 2 "a sequence of 64 needs one more" -d "$work/few" --
 check "truncated data" wrong 2 "truncated" -d "$work/odd.bin"
 check "a token beyond the vocabulary" wrong 2 "far: token 255 at 2: .* has 200" \
     -d "$work/far" --no-shuffle --model "$work/small.json"
+check "an end of documents that cannot come" wrong 2 "--eot: 256: the model's vocabulary has 256" \
+    -d "$text" --eot 256
 check "a wrong shape" wrong 2 "--pad: square: must be" -d "$text" --pad square
 check "rules for nothing" wrong 2 "rules:1: 'head' matches no parameter" -d "$text" \
     --init-rules "$work/rules"

@@ -75,6 +75,9 @@ check "an unknown objective" status 2 $small --objective beauty
 # shellcheck disable=SC2086
 check "a pin that no configuration keeps" status 2 $small --pin tensor_parallel_degree=7
 # shellcheck disable=SC2086
+check "a plot of no known kind" status 2 $small --pareto "$work/front.pdf"
+check "is told before the search" test ! -s "$work/out"
+# shellcheck disable=SC2086
 check "a file that cannot be written" status 1 $small -o "$work/none/plan.json"
 run="--model $srcdir/configs/models/gpt2.json --cluster p5.48xlarge --seq-len 256 \
 --global-batch 8 --gpus 1,2 --pin checkpointing=none --tokens 1B"
