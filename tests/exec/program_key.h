@@ -70,8 +70,9 @@ static inline void key_tasks(program_key *key, const smp_program *p)
 static inline void key_unit(program_key *key, const smp_model *model, const smp_unit *u)
 {
     key_text(key, u->name);
-    KEY_NUMBERS(key, u->block ? (uint64_t)(u->block - model->kinds) + 1 : 0, u->n_param, u->elems, u->tail, u->shard_elems, u->own_first, u->own_elems,
-                u->experts, u->weight);
+    KEY_NUMBERS(key, u->block ? (uint64_t)(u->block - model->kinds) + 1 : 0, u->n_param,
+                u->elems, u->tail, u->shard_elems, u->own_first, u->own_elems, u->experts,
+                u->weight);
     for (uint32_t i = 0; i < u->n_param; i++) {
         const smp_unit_param *p = &u->params[i];
 
