@@ -168,7 +168,7 @@ static void run_workers(const work *w, worker_main *run)
             }
             left += id[i] > 0;
         }
-        if (time(NULL) >= said + 60) {
+        if (w->end > 0 && time(NULL) >= said + 60) {
             said = time(NULL);
             print_state(w);
         }
