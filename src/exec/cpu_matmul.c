@@ -9,9 +9,13 @@
 
 #include "exec/cpu.h"
 
+#include "base/arena.h"
+
 #ifndef SMP_PLAIN_BLAS
 #include <cblas.h>
 #endif
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { TILE_M = 256, TILE_N = 256, TILE_K = 512 };
@@ -88,9 +92,38 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static void tile_of_c(const product *p, uint64_t i0, uint64_t j0)
+/* Of one thread, made when it first needs them: as thread-local variables these 1.3 MB would
+ * be cleared at the start of every thread. */
+typedef struct tiles {
+    float a[TILE_M * TILE_K], b[TILE_N * TILE_K], c[TILE_M * TILE_N];
+} tiles;
+
+static pthread_key_t tiles_key;
+
+static void make_tiles_key(void)
 {
-    static _Thread_local float a[TILE_M * TILE_K], b[TILE_N * TILE_K], c[TILE_M * TILE_N];
+    if (pthread_key_create(&tiles_key, free) != 0) {
+        abort(); /* more than 1024 keys in one process */
+    }
+}
+
+static tiles *own_tiles(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    tiles *own;
+
+    (void)pthread_once(&once, make_tiles_key);
+    own = pthread_getspecific(tiles_key);
+    if (!own) {
+        own = smp_heap_alloc(1, sizeof *own);
+        (void)pthread_setspecific(tiles_key, own);
+    }
+    return own;
+}
+
+static void tile_of_c(const product *p, tiles *own, uint64_t i0, uint64_t j0)
+{
+    float *a = own->a, *b = own->b, *c = own->c;
     uint64_t m = least(TILE_M, p->m - i0), n = least(TILE_N, p->n - j0);
 
     for (uint64_t k0 = 0; k0 < p->k; k0 += TILE_K) {
@@ -116,6 +149,7 @@ void smp_product(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, float fac
                  smp_matrix a, smp_matrix b, bool add, void *c, smp_dtype dtype, uint64_t ldc)
 {
     product p = { ta, tb, m, n, k, factor, a, b, add, c, dtype, ldc };
+    tiles *own;
 
     if (m == 0 || n == 0) {
         return;
@@ -124,9 +158,10 @@ void smp_product(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, float fac
         sgemm(ta, tb, m, n, k, factor, a.data, a.ld, b.data, b.ld, add ? 1.0f : 0.0f, c, ldc);
         return;
     }
+    own = own_tiles();
     for (uint64_t i0 = 0; i0 < m; i0 += TILE_M) {
         for (uint64_t j0 = 0; j0 < n; j0 += TILE_N) {
-            tile_of_c(&p, i0, j0);
+            tile_of_c(&p, own, i0, j0);
         }
     }
 }

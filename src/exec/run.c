@@ -46,7 +46,7 @@ static smp_status lower(smp_runner *r, smp_errors *errors)
                                        errors, &program);
 
     if (status == SMP_OK) {
-        status = smp_program_plan_memory(program, errors);
+        status = smp_program_plan_arena(program, errors);
     }
     if (status == SMP_OK) {
         status = smp_program_derive_waits(program, errors);
