@@ -37,6 +37,13 @@ uint32_t smp_dtype_bytes(smp_dtype dtype);
 smp_dtype smp_precision_dtype(smp_precision precision);
 const char *smp_dtype_name(smp_dtype dtype);
 
+/* Share of the probabilities that training drops. */
+static inline double smp_attention_dropout(const smp_settings *settings,
+                                           const smp_attention *attention)
+{
+    return settings->attention_dropout < 0 ? attention->dropout : settings->attention_dropout;
+}
+
 typedef enum smp_op_class {
     SMP_CLASS_MATMUL,     /* tensor cores */
     SMP_CLASS_ATTENTION,  /* fused attention */
@@ -348,13 +355,6 @@ uint64_t smp_task_bytes(const smp_task *task);
 /* Another number of rows at the experts of the busiest rank, `factor` times the expected one,
  * at most the bound; false: the task's work does not depend on it. */
 bool smp_task_scale_rows(smp_task *task, double factor);
-
-/* Share of the probabilities that training drops. */
-static inline double smp_attention_dropout(const smp_settings *settings,
-                                           const smp_attention *attention)
-{
-    return settings->attention_dropout < 0 ? attention->dropout : settings->attention_dropout;
-}
 
 struct smp_step {
     smp_arena *arena;

@@ -64,7 +64,7 @@ static const char *const grid[DIMENSIONS][VALUES] = {
       "checkpointing=full offload=true activation_loading_horizon=2" },
     { "", "async" },
     { "", "loss_chunks=2 attention=naive", "prefetch=none forward_prefetch=false",
-      "prefetch=backward_post", "reshard_after_forward=false", "distribute_embedding=off" },
+      "prefetch=backward_post", "reshard_after_forward=false" },
 };
 
 typedef struct point { uint8_t value[DIMENSIONS]; } point;
@@ -91,8 +91,8 @@ static bool is_plain(point p, bool moe)
 {
     bool tensor = p.value[1] > 0, expert = p.value[3] > 0;
 
-    return (tensor || (p.value[2] == 0 && p.value[DIMENSIONS - 1] < 5))
-           && (expert || (p.value[4] == 0 && p.value[5] == 0)) && (moe || !expert);
+    return (tensor || p.value[2] == 0) && (expert || (p.value[4] == 0 && p.value[5] == 0))
+           && (moe || !expert);
 }
 
 static bool next_point(point *p)
