@@ -37,6 +37,13 @@ uint32_t smp_dtype_bytes(smp_dtype dtype);
 smp_dtype smp_precision_dtype(smp_precision precision);
 const char *smp_dtype_name(smp_dtype dtype);
 
+/* Share of the probabilities that training drops. */
+static inline double smp_attention_dropout(const smp_settings *settings,
+                                           const smp_attention *attention)
+{
+    return settings->attention_dropout < 0 ? attention->dropout : settings->attention_dropout;
+}
+
 typedef enum smp_op_class {
     SMP_CLASS_MATMUL,     /* tensor cores */
     SMP_CLASS_ATTENTION,  /* fused attention */
@@ -358,13 +365,6 @@ typedef struct smp_ranks {
 SMP_CHECK smp_status smp_ranks_create(const smp_job *job, smp_errors *errors,
                                       smp_ranks *ranks_p);
 void smp_ranks_destroy(smp_ranks *ranks);
-
-/* Share of the probabilities that training drops. */
-static inline double smp_attention_dropout(const smp_settings *settings,
-                                           const smp_attention *attention)
-{
-    return settings->attention_dropout < 0 ? attention->dropout : settings->attention_dropout;
-}
 
 struct smp_step {
     smp_arena *arena;

@@ -176,6 +176,8 @@ static void prepare_attention(const gradient_case *c)
     model.position = c->flags & SLOPED ? SMP_POSITION_ALIBI : SMP_POSITION_NONE;
     job.settings.micro_batch = BATCH;
     job.settings.random_seed = 5;
+    job.settings.attention_dropout = -1; /* the model's */
+    job.settings.precision = SMP_PRECISION_FP32; /* of sinks */
 }
 
 /* Kept probabilities are scaled by 4 / 3; the dice are the kernel's own. */

@@ -125,6 +125,26 @@ static void is_the_same_everywhere(const char *config, const char *settings)
     trained_free(&one);
 }
 
+/* Programs are proved, with waits and places. */
+static void programs_hold(void **state)
+{
+    static const char *const settings[] = {
+        HALF " fp32_residual=true", HALF " attention=naive attention_in_fp32=true",
+        "micro_batch=4 distribute_embedding=off loss_chunks=2",
+        HALF " fp32_residual=true checkpointing=full offload=true activation_loading_horizon=1",
+        HALF " attention=naive attention_in_fp32=true checkpointing=selective:op",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        for (int k = 0; k < FAMILIES; k++) {
+            (void)arena_of(families[k], settings[i], "moe_rows_factor=8", 1);
+            (void)arena_of(families[k], settings[i],
+                           "moe_rows_factor=8 tensor_parallel_degree=2 micro_batch=2", 4);
+        }
+    }
+}
+
 static void residuals_in_fp32(void **state)
 {
     trained a, b;
@@ -356,6 +376,7 @@ static void updates_follow_their_formulas(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(programs_hold),
     cmocka_unit_test(residuals_in_fp32),
     cmocka_unit_test(attention_in_fp32),
     cmocka_unit_test(scores_over_the_layer),

@@ -77,10 +77,7 @@ static const char *const choices[][5] = {
     {"master=fp32", "master=bf16"},
     {"reduce_dtype=fp32", "reduce_dtype=bf16"},
     {"attention=flash", "attention=naive"},
-    {"attention_in_fp32=true"},
-    {"fp32_residual=true"},
-    {"distribute_embedding=off"},
-    {"optimizer=adamw", "optimizer=sgd", "optimizer=adam"},
+    {"optimizer=adamw", "optimizer=sgd"},
     {"loss_chunks=1", "loss_chunks=2", "loss_chunks=4"},
     {"prefetch=backward_pre", "prefetch=backward_post", "prefetch=none"},
     {"forward_prefetch=true", "forward_prefetch=false"},
@@ -149,10 +146,6 @@ static inline void draw_settings(bench *b, dice *d)
             check_ok(smp_settings_assign(&b->job.settings, choices[c][pick], "--set", errors),
                      errors);
         }
-    }
-    if (b->job.settings.attention_in_fp32) {
-        check_ok(smp_settings_assign(&b->job.settings, "attention=naive", "--set", errors),
-                 errors);
     }
 }
 
