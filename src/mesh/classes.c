@@ -86,6 +86,9 @@ typedef struct refinement {
     uint32_t *colour, n_colour;
     uint32_t *signature[SMP_GROUPS];
     uint32_t *members, *tuples, *leaving;
+    uint32_t *own;      /* OWN_WORDS of each rank; of those of the first node where all nodes
+                           are alike */
+    uint32_t n_own;
     numbering table;
 } refinement;
 
@@ -94,7 +97,7 @@ enum { PLACEMENT_WORDS = 6, OWN_WORDS = 1 + SMP_GROUPS * PLACEMENT_WORDS };
 static void keep_placement(const refinement *r, smp_group group, uint32_t rank,
                            const uint32_t words[PLACEMENT_WORDS])
 {
-    uint32_t *tuple = r->tuples + (size_t)rank * OWN_WORDS;
+    uint32_t *tuple = r->own + (size_t)rank * OWN_WORDS;
     memcpy(tuple + 1 + (unsigned)group * PLACEMENT_WORDS, words,
            PLACEMENT_WORDS * sizeof *words);
 }
@@ -113,7 +116,7 @@ static void place_first_node(const refinement *r, smp_group group)
         const uint32_t first = smp_mesh_first_member(mesh, group, rank);
         smp_placement p;
         if (first < rank) {
-            keep_placement(r, group, rank, r->tuples + (size_t)first * OWN_WORDS + 1 +
+            keep_placement(r, group, rank, r->own + (size_t)first * OWN_WORDS + 1 +
                                                (unsigned)group * PLACEMENT_WORDS);
             continue;
         }
@@ -121,10 +124,6 @@ static void place_first_node(const refinement *r, smp_group group)
         keep_placement(r, group, rank,
                        (const uint32_t[]){p.ranks, p.nodes, p.most_per_node,
                                           p.least_per_node, p.stride, p.sharers});
-    }
-    for (uint32_t rank = gpus; rank < mesh->world; rank++) {
-        keep_placement(r, group, rank, r->tuples + (size_t)(rank % gpus) * OWN_WORDS + 1 +
-                                           (unsigned)group * PLACEMENT_WORDS);
     }
 }
 
@@ -153,10 +152,31 @@ static void place_groups(const refinement *r, smp_group group)
     }
 }
 
+/* Numbers what the ranks are by themselves: two numbers, of the place and of both. */
+static void number_places(refinement *r, const uint32_t *colour_of_rank)
+{
+    const uint32_t world = r->mesh->world;
+
+    for (uint32_t rank = 0; rank < r->n_own; rank++) {
+        r->colour[rank] = number_of(&r->table, r->own + (size_t)rank * OWN_WORDS, OWN_WORDS);
+    }
+    for (uint32_t rank = r->n_own; rank < world; rank++) {
+        r->colour[rank] = r->colour[rank % r->n_own];
+    }
+    if (colour_of_rank == NULL) {
+        return;
+    }
+    numbering_clear(&r->table);
+    for (uint32_t rank = 0; rank < world; rank++) {
+        uint32_t *pair = r->tuples + (size_t)rank * 2;
+        pair[0] = r->colour[rank];
+        pair[1] = colour_of_rank[rank];
+        r->colour[rank] = number_of(&r->table, pair, 2);
+    }
+}
+
 static void colour_by_place(refinement *r, const uint32_t *colour_of_rank)
 {
-    uint32_t world = r->mesh->world;
-
     const bool alike = smp_mesh_nodes_alike(r->mesh);
 
     for (int g = 0; g < (int)SMP_GROUPS; g++) {
@@ -166,11 +186,7 @@ static void colour_by_place(refinement *r, const uint32_t *colour_of_rank)
             place_groups(r, (smp_group)g);
         }
     }
-    for (uint32_t rank = 0; rank < world; rank++) {
-        uint32_t *tuple = r->tuples + (size_t)rank * OWN_WORDS;
-        tuple[0] = colour_of_rank != NULL ? colour_of_rank[rank] : 0;
-        r->colour[rank] = number_of(&r->table, tuple, OWN_WORDS);
-    }
+    number_places(r, colour_of_rank);
     r->n_colour = r->table.n;
 }
 
@@ -255,6 +271,13 @@ static bool refine(refinement *r)
     return r->n_colour > before;
 }
 
+static smp_placement placement_of(const refinement *r, smp_group group, uint32_t rank)
+{
+    const uint32_t *words = r->own + (size_t)(rank % r->n_own) * OWN_WORDS + 1 +
+                            (unsigned)group * PLACEMENT_WORDS;
+    return (smp_placement){words[0], words[1], words[2], words[3], words[4], words[5]};
+}
+
 /* Colours are numbered in the order of their lowest ranks, and so are the classes. */
 static smp_classes *collect(const refinement *r)
 {
@@ -269,12 +292,27 @@ static smp_classes *collect(const refinement *r)
         if (class->count++ == 0) {
             class->representative = rank;
             for (int g = 0; g < (int)SMP_GROUPS; g++) {
-                class->meeting[g] = r->signature[g][rank];
+                class->meeting[g] = r->n_colour > 1 ? r->signature[g][rank] : 0;
+                class->placement[g] = placement_of(r, (smp_group)g, rank);
             }
         }
         out->class_of_rank[rank] = r->colour[rank];
     }
     return out;
+}
+
+/* What rounds need, at most once. */
+static void make_room(refinement *r, smp_arena *arena)
+{
+    const uint32_t world = r->mesh->world;
+
+    if (r->tuples != NULL) {
+        return;
+    }
+    r->tuples = SMP_ARENA_ARRAY(arena, (size_t)world * (1 + SMP_GROUPS), uint32_t);
+    for (int g = 0; g < (int)SMP_GROUPS; g++) {
+        r->signature[g] = SMP_ARENA_ARRAY(arena, world, uint32_t);
+    }
 }
 
 smp_status smp_mesh_classes(const smp_mesh *mesh, const uint32_t *colour_of_rank,
@@ -287,15 +325,19 @@ smp_status smp_mesh_classes(const smp_mesh *mesh, const uint32_t *colour_of_rank
     r.colour = SMP_ARENA_ARRAY(arena, mesh->world, uint32_t);
     r.leaving = SMP_ARENA_ARRAY(arena, mesh->world, uint32_t);
     r.members = SMP_ARENA_ARRAY(arena, mesh->world, uint32_t);
-    r.tuples = SMP_ARENA_ARRAY(arena, (size_t)mesh->world * OWN_WORDS, uint32_t);
-    for (int g = 0; g < (int)SMP_GROUPS; g++) {
-        r.signature[g] = SMP_ARENA_ARRAY(arena, mesh->world, uint32_t);
-    }
+    r.n_own = smp_mesh_nodes_alike(mesh) ? mesh->gpus_per_node : mesh->world;
+    r.own = SMP_ARENA_ARRAY(arena, (size_t)r.n_own * OWN_WORDS, uint32_t);
     numbering_init(&r.table, arena, mesh->world);
+    if (colour_of_rank) {
+        make_room(&r, arena);
+    }
     colour_by_place(&r, colour_of_rank);
     /* Of one colour nothing splits: all groups of a kind have the same size, so the same
-     * multiset, whose number is the 0 that the signatures hold. */
-    while (r.n_colour > 1 && refine(&r)) {
+     * multiset, whose number is 0. */
+    if (r.n_colour > 1) {
+        make_room(&r, arena);
+        while (refine(&r)) {
+        }
     }
     *classes_p = collect(&r);
     smp_arena_destroy(arena);

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LATEST = 4 }; /* families looked at before all others */
 enum { FEWEST = 6 }; /* micro-batches that stand for more (evaluate.c) */
 
 /* Layers kept of a run: tried one after the other until something repeats. */
@@ -64,11 +65,15 @@ typedef struct part {
 struct smp_mixes {
     smp_arena *arena;
     smp_memo *families, *parts;
-    family *last;
+    family *latest[LATEST];
+    uint32_t next_latest;
     family **all; /* heap */
     size_t n_family, family_room;
     uint64_t n_lowered;
     smp_skeleton_room room;
+    smp_prices *prices;     /* on this cluster and profile */
+    const smp_cluster *cluster;
+    const smp_profile *profile;
 };
 
 smp_mixes *smp_mixes_create(void)
@@ -88,6 +93,7 @@ void smp_mixes_destroy(smp_mixes *mixes)
         }
         free(mixes->all);
         smp_skeleton_room_free(&mixes->room);
+        smp_prices_destroy(mixes->prices);
         smp_memo_destroy(mixes->families);
         smp_memo_destroy(mixes->parts);
         smp_arena_destroy(mixes->arena);
@@ -190,17 +196,34 @@ static smp_status find_family(smp_mixes *mixes, const smp_job *job, smp_errors *
     bool is_new = false;
     smp_status status = SMP_OK;
     key_of(job, &key);
-    if (mixes->last == NULL || memcmp(&mixes->last->key, &key, sizeof key) != 0) {
-        mixes->last = smp_memo_at(mixes->families, &key, &is_new);
+    for (uint32_t i = 0; i < LATEST; i++) {
+        family *f = mixes->latest[i];
+        if (f && memcmp(&f->key, &key, sizeof key) == 0) {
+            *family_p = f;
+            return SMP_OK;
+        }
     }
+    family *f = smp_memo_at(mixes->families, &key, &is_new);
+    mixes->latest[mixes->next_latest++ % LATEST] = f;
     if (is_new) {
-        status = open_family(mixes, job, errors, mixes->last);
+        status = open_family(mixes, job, errors, f);
     }
-    *family_p = mixes->last;
+    *family_p = f;
     return status;
 }
 
 /* ---------------------------------------------------------------------- parts */
+
+static smp_prices *prices_of(smp_mixes *mixes, const smp_job *job)
+{
+    if (mixes->cluster != job->cluster || mixes->profile != job->profile) {
+        smp_prices_destroy(mixes->prices);
+        mixes->prices = smp_prices_create();
+        mixes->cluster = job->cluster;
+        mixes->profile = job->profile;
+    }
+    return mixes->prices;
+}
 
 /* The job with few layers, and no more micro-batches than stand for all. */
 static smp_status open_part(smp_mixes *mixes, const smp_job *job, const family *f,
@@ -219,7 +242,8 @@ static smp_status open_part(smp_mixes *mixes, const smp_job *job, const family *
     mixes->n_lowered++;
     smp_status status = smp_step_lower_apart_on(&cut.job, &f->ranks, errors, &step);
     if (status == SMP_OK) {
-        status = smp_price_program(&cut.job, step->programs[0], arena, errors, &duration_ps);
+        status = smp_price_program(&cut.job, step->programs[0], prices_of(mixes, job), arena,
+                                   errors, &duration_ps);
     }
     if (status == SMP_OK) {
         p->word = smp_word_create(step->programs[0], duration_ps, runs, middle, mixes->arena);
