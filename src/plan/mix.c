@@ -20,7 +20,7 @@ enum { LATEST = 4 }; /* families looked at before all others */
 enum { FEWEST = 6 }; /* micro-batches that stand for more (evaluate.c) */
 
 /* Layers kept of a run: tried one after the other until something repeats. */
-static const uint32_t keeps[] = {5, 8, 14, 26};
+static const uint32_t keeps[] = {SMP_KEEP_FEWEST, 5, 8, 14, 26};
 enum { KEEPS = sizeof keeps / sizeof keeps[0] };
 
 /* Jobs on the same ranks with the same state. */
@@ -37,6 +37,7 @@ typedef struct family {
     smp_ranks ranks;
     bool known;
     uint32_t number;
+    uint32_t n_part, n_short; /* of the fewest layers: those tried, and in which nothing repeats */
     uint32_t ranks_a_node;
     /* highest peaks less the arenas */
     uint64_t device_bytes, host_bytes;
@@ -376,8 +377,15 @@ static void fill(const smp_job *job, const family *f, const uint64_t bytes[SMP_S
         smp_add(f->host_bytes, smp_mul(f->ranks_a_node, mix->host_arena_bytes));
 }
 
-static smp_status price_with(smp_mixes *mixes, const smp_job *job, const family *f,
-                             uint32_t keep, smp_errors *errors, smp_mix *mix, bool *known_p)
+static bool fits(const smp_job *job, const smp_mix *mix)
+{
+    return (double)mix->device_bytes <= job->cluster->memory_bytes.value &&
+           (double)mix->host_bytes <= job->cluster->host_memory_bytes.value;
+}
+
+/* `always`: the time also of what does not fit. */
+static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, uint32_t keep,
+                             bool always, smp_errors *errors, smp_mix *mix, bool *known_p)
 {
     smp_runs runs;
     part_key key;
@@ -398,6 +406,8 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, const family 
         if (p->word && !find_even(mixes, p, &runs)) {
             p->word = NULL;
         }
+        f->n_part += keep == SMP_KEEP_FEWEST;
+        f->n_short += keep == SMP_KEEP_FEWEST && p->word == NULL;
     }
     for (uint32_t r = 0; r < runs.n; r++) {
         more[r] = runs.run[r].layers - runs.run[r].kept;
@@ -405,20 +415,43 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, const family 
     *known_p = p->word && arenas_of(mixes, p, &runs, more, bytes);
     if (*known_p) {
         fill(job, f, bytes, mix);
-        mix->alone_ps = smp_word_end(
-            p->word, more, job->micro_batches > FEWEST ? job->micro_batches - FEWEST : 0);
+        mix->alone_ps = -1;
+        if (always || fits(job, mix)) {
+            mix->alone_ps = smp_word_end(
+                p->word, more, job->micro_batches > FEWEST ? job->micro_batches - FEWEST : 0);
+        }
     }
     return SMP_OK;
+}
+
+/* Where the fewest layers are too few for half of a family's parts, they are not tried. */
+static uint32_t first_keep(const family *f)
+{
+    enum { TRIES = 8 };
+    return f->n_part >= TRIES && 2 * f->n_short > f->n_part ? 1 : 0;
+}
+
+static smp_status price(smp_mixes *mixes, const smp_job *job, bool always, smp_errors *errors,
+                        smp_mix *mix_p, bool *known_p)
+{
+    family *f = NULL;
+    smp_status status = find_family(mixes, job, errors, &f);
+    *known_p = false;
+    for (uint32_t k = first_keep(f); status == SMP_OK && f->known && !*known_p && k < KEEPS;
+         k++) {
+        status = price_with(mixes, job, f, keeps[k], always, errors, mix_p, known_p);
+    }
+    return status;
 }
 
 smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, smp_errors *errors,
                          smp_mix *mix_p, bool *known_p)
 {
-    family *f = NULL;
-    smp_status status = find_family(mixes, job, errors, &f);
-    *known_p = false;
-    for (uint32_t k = 0; status == SMP_OK && f->known && !*known_p && k < KEEPS; k++) {
-        status = price_with(mixes, job, f, keeps[k], errors, mix_p, known_p);
-    }
-    return status;
+    return price(mixes, job, true, errors, mix_p, known_p);
+}
+
+smp_status smp_mix_price_fitting(smp_mixes *mixes, const smp_job *job, smp_errors *errors,
+                                 smp_mix *mix_p, bool *known_p)
+{
+    return price(mixes, job, false, errors, mix_p, known_p);
 }
