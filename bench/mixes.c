@@ -54,12 +54,11 @@ static void price(smp_mixes *mixes, const smp_job *job, smp_errors *errors, tall
     enum { CHECK_EVERY = 20011 };
     bool known = false;
     smp_mix mix;
-    if (smp_mix_price(mixes, job, errors, &mix, &known) != SMP_OK || !known) {
+    if (smp_mix_price_fitting(mixes, job, errors, &mix, &known) != SMP_OK || !known) {
         t->unknown++;
         return;
     }
-    const bool fits = (double)mix.device_bytes <= job->cluster->memory_bytes.value &&
-                      (double)mix.host_bytes <= job->cluster->host_memory_bytes.value;
+    const bool fits = mix.alone_ps >= 0;
     t->feasible += fits;
     t->too_large += !fits;
     if (fits && t->feasible % CHECK_EVERY == 1) {

@@ -279,6 +279,7 @@ static smp_classes *collect(const refinement *r)
             class->representative = rank;
             for (int g = 0; g < (int)SMP_GROUPS; g++) {
                 class->meeting[g] = r->signature[g] != NULL ? r->signature[g][rank] : 0;
+                smp_mesh_placement(r->mesh, (smp_group)g, rank, &class->placement[g]);
             }
         }
         out->class_of_rank[rank] = r->colour[rank];

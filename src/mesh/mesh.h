@@ -67,6 +67,7 @@ typedef struct smp_class {
     /* Which rendezvous of group kind g this class takes part in: classes with equal numbers
      * meet in their collectives on g. */
     uint32_t meeting[SMP_GROUPS];
+    smp_placement placement[SMP_GROUPS]; /* as smp_mesh_placement says of any of its ranks */
 } smp_class;
 
 typedef struct smp_classes {

@@ -45,9 +45,26 @@ static uint32_t place_of(const bounds *b, uint32_t layer, uint32_t n_layer, uint
     return layer < b->checkpointed ? CHECKPOINTED : PLAIN;
 }
 
+/* As few as are enough in most jobs: behind layers that are not checkpointed come the loss
+ * and, ahead of backward, its gathers, so these need more. */
+static uint32_t fewest(uint32_t place)
+{
+    switch (place % PLACES) {
+    case STORED:
+        return 4;
+    case CHECKPOINTED:
+        return 3;
+    default:
+        return 5;
+    }
+}
+
 /* Loads run ahead of backward by the horizon, and the ring behind what is stored is as long. */
 static void keep_layers(smp_run *run, uint32_t place, uint32_t keep, uint32_t horizon)
 {
+    if (keep == SMP_KEEP_FEWEST) {
+        keep = fewest(place);
+    }
     if (place == STORED) {
         keep += horizon;
     }

@@ -12,7 +12,7 @@
 
 #include "plan/plan.h"
 
-enum { SMP_MOST_RUNS = 8 };
+enum { SMP_MOST_RUNS = 8, SMP_KEEP_FEWEST = 0 };
 
 typedef struct smp_run {
     uint32_t first, layers; /* in the job that was cut */
@@ -32,7 +32,8 @@ typedef struct smp_cut {
     smp_job job;            /* resolved; points to `model`: a cut is not copied */
 } smp_cut;
 
-/* The runs of a resolved job, cut to about `keep` layers. */
+/* The runs of a resolved job, cut to about `keep` layers; SMP_KEEP_FEWEST: to as few as are
+ * enough in most jobs. */
 void smp_runs_find(const smp_job *job, uint32_t keep, smp_runs *runs);
 /* Layers that the runs lack. */
 uint32_t smp_runs_missing(const smp_runs *runs);

@@ -16,10 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LATEST = 4 }; /* families looked at before all others */
 enum { FEWEST = 6 }; /* micro-batches that stand for more (evaluate.c) */
 
 /* Layers kept of a run: tried one after the other until something repeats. */
-static const uint32_t keeps[] = {5, 8, 14, 26};
+static const uint32_t keeps[] = {SMP_KEEP_FEWEST, 5, 8, 14, 26};
 enum { KEEPS = sizeof keeps / sizeof keeps[0] };
 
 /* Jobs on the same ranks with the same state. */
@@ -36,6 +37,7 @@ typedef struct family {
     smp_ranks ranks;
     bool known;
     uint32_t number;
+    uint32_t n_part, n_short; /* of the fewest layers: those tried, and in which nothing repeats */
     uint32_t ranks_a_node;
     /* highest peaks less the arenas */
     uint64_t device_bytes, host_bytes;
@@ -64,11 +66,15 @@ typedef struct part {
 struct smp_mixes {
     smp_arena *arena;
     smp_memo *families, *parts;
-    family *last;
+    family *latest[LATEST];
+    uint32_t next_latest;
     family **all; /* heap */
     size_t n_family, family_room;
     uint64_t n_lowered;
     smp_skeleton_room room;
+    smp_prices *prices;     /* on this cluster and profile */
+    const smp_cluster *cluster;
+    const smp_profile *profile;
 };
 
 smp_mixes *smp_mixes_create(void)
@@ -88,6 +94,7 @@ void smp_mixes_destroy(smp_mixes *mixes)
         }
         free(mixes->all);
         smp_skeleton_room_free(&mixes->room);
+        smp_prices_destroy(mixes->prices);
         smp_memo_destroy(mixes->families);
         smp_memo_destroy(mixes->parts);
         smp_arena_destroy(mixes->arena);
@@ -190,17 +197,34 @@ static smp_status find_family(smp_mixes *mixes, const smp_job *job, smp_errors *
     bool is_new = false;
     smp_status status = SMP_OK;
     key_of(job, &key);
-    if (mixes->last == NULL || memcmp(&mixes->last->key, &key, sizeof key) != 0) {
-        mixes->last = smp_memo_at(mixes->families, &key, &is_new);
+    for (uint32_t i = 0; i < LATEST; i++) {
+        family *f = mixes->latest[i];
+        if (f && memcmp(&f->key, &key, sizeof key) == 0) {
+            *family_p = f;
+            return SMP_OK;
+        }
     }
+    family *f = smp_memo_at(mixes->families, &key, &is_new);
+    mixes->latest[mixes->next_latest++ % LATEST] = f;
     if (is_new) {
-        status = open_family(mixes, job, errors, mixes->last);
+        status = open_family(mixes, job, errors, f);
     }
-    *family_p = mixes->last;
+    *family_p = f;
     return status;
 }
 
 /* ---------------------------------------------------------------------- parts */
+
+static smp_prices *prices_of(smp_mixes *mixes, const smp_job *job)
+{
+    if (mixes->cluster != job->cluster || mixes->profile != job->profile) {
+        smp_prices_destroy(mixes->prices);
+        mixes->prices = smp_prices_create();
+        mixes->cluster = job->cluster;
+        mixes->profile = job->profile;
+    }
+    return mixes->prices;
+}
 
 /* The job with few layers, and no more micro-batches than stand for all. */
 static smp_status open_part(smp_mixes *mixes, const smp_job *job, const family *f,
@@ -219,7 +243,8 @@ static smp_status open_part(smp_mixes *mixes, const smp_job *job, const family *
     mixes->n_lowered++;
     smp_status status = smp_step_lower_apart_on(&cut.job, &f->ranks, errors, &step);
     if (status == SMP_OK) {
-        status = smp_price_program(&cut.job, step->programs[0], arena, errors, &duration_ps);
+        status = smp_price_program(&cut.job, step->programs[0], prices_of(mixes, job), arena,
+                                   errors, &duration_ps);
     }
     if (status == SMP_OK) {
         p->word = smp_word_create(step->programs[0], duration_ps, runs, middle, mixes->arena);
@@ -352,8 +377,15 @@ static void fill(const smp_job *job, const family *f, const uint64_t bytes[SMP_S
         smp_add(f->host_bytes, smp_mul(f->ranks_a_node, mix->host_arena_bytes));
 }
 
-static smp_status price_with(smp_mixes *mixes, const smp_job *job, const family *f,
-                             uint32_t keep, smp_errors *errors, smp_mix *mix, bool *known_p)
+static bool fits(const smp_job *job, const smp_mix *mix)
+{
+    return (double)mix->device_bytes <= job->cluster->memory_bytes.value &&
+           (double)mix->host_bytes <= job->cluster->host_memory_bytes.value;
+}
+
+/* `always`: the time also of what does not fit. */
+static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, uint32_t keep,
+                             bool always, smp_errors *errors, smp_mix *mix, bool *known_p)
 {
     smp_runs runs;
     part_key key;
@@ -374,6 +406,8 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, const family 
         if (p->word && !find_even(mixes, p, &runs)) {
             p->word = NULL;
         }
+        f->n_part += keep == SMP_KEEP_FEWEST;
+        f->n_short += keep == SMP_KEEP_FEWEST && p->word == NULL;
     }
     for (uint32_t r = 0; r < runs.n; r++) {
         more[r] = runs.run[r].layers - runs.run[r].kept;
@@ -381,22 +415,45 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, const family 
     *known_p = p->word && arenas_of(mixes, p, &runs, more, bytes);
     if (*known_p) {
         fill(job, f, bytes, mix);
-        mix->alone_ps = smp_word_end(
-            p->word, more, job->micro_batches > FEWEST ? job->micro_batches - FEWEST : 0);
+        mix->alone_ps = -1;
+        if (always || fits(job, mix)) {
+            mix->alone_ps = smp_word_end(
+                p->word, more, job->micro_batches > FEWEST ? job->micro_batches - FEWEST : 0);
+        }
     }
     return SMP_OK;
+}
+
+/* Where the fewest layers are too few for half of a family's parts, they are not tried. */
+static uint32_t first_keep(const family *f)
+{
+    enum { TRIES = 8 };
+    return f->n_part >= TRIES && 2 * f->n_short > f->n_part ? 1 : 0;
+}
+
+static smp_status price(smp_mixes *mixes, const smp_job *job, bool always, smp_errors *errors,
+                        smp_mix *mix_p, bool *known_p)
+{
+    family *f = NULL;
+    smp_status status = find_family(mixes, job, errors, &f);
+    *known_p = false;
+    for (uint32_t k = first_keep(f); status == SMP_OK && f->known && !*known_p && k < KEEPS;
+         k++) {
+        status = price_with(mixes, job, f, keeps[k], always, errors, mix_p, known_p);
+    }
+    return status;
 }
 
 smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, smp_errors *errors,
                          smp_mix *mix_p, bool *known_p)
 {
-    family *f = NULL;
-    smp_status status = find_family(mixes, job, errors, &f);
-    *known_p = false;
-    for (uint32_t k = 0; status == SMP_OK && f->known && !*known_p && k < KEEPS; k++) {
-        status = price_with(mixes, job, f, keeps[k], errors, mix_p, known_p);
-    }
-    return status;
+    return price(mixes, job, true, errors, mix_p, known_p);
+}
+
+smp_status smp_mix_price_fitting(smp_mixes *mixes, const smp_job *job, smp_errors *errors,
+                                 smp_mix *mix_p, bool *known_p)
+{
+    return price(mixes, job, false, errors, mix_p, known_p);
 }
 
 const smp_ranks *smp_mix_ranks(smp_mixes *mixes, const smp_job *job)

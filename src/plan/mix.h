@@ -17,7 +17,7 @@ smp_mixes *smp_mixes_create(void);
 void smp_mixes_destroy(smp_mixes *mixes); /* NULL is fine */
 
 typedef struct smp_mix {
-    int64_t alone_ps;         /* step where nothing slows anything */
+    int64_t alone_ps;         /* step where nothing slows anything; -1: not asked for */
     uint64_t arena_bytes, host_arena_bytes;
     uint64_t device_bytes;    /* highest peak of a device and, of a node, of host memory */
     uint64_t host_bytes;
@@ -28,6 +28,9 @@ typedef struct smp_mix {
  * once what it is made of has been lowered. */
 SMP_CHECK smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, smp_errors *errors,
                                    smp_mix *mix_p, bool *known_p);
+/* The same; the time only of what fits into the cluster's memories. */
+SMP_CHECK smp_status smp_mix_price_fitting(smp_mixes *mixes, const smp_job *job,
+                                           smp_errors *errors, smp_mix *mix_p, bool *known_p);
 /* The ranks of a job that was priced, NULL where it was not known; they live as long as
  * `mixes`. */
 const smp_ranks *smp_mix_ranks(smp_mixes *mixes, const smp_job *job);

@@ -4,6 +4,9 @@
 
 #include "plan/word.h"
 
+#include "base/numeric.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -17,6 +20,9 @@ static const int64_t never = INT64_MIN / 4;
 
 /* A time that tasks behind a cut depend on: the end of a task, or of a stream. */
 typedef struct mark { uint32_t instance; uint32_t task; } mark;
+
+/* A task that later instances wait for, the last of them at `last_use`. */
+typedef struct source { mark mark; uint32_t last_use; } source;
 
 /* What the tasks from instance `at` on depend on. */
 typedef struct cut { uint32_t at, n; mark marks[MOST_MARKS]; } cut;
@@ -49,12 +55,15 @@ typedef struct writing {
     const smp_program *program;
     const int64_t *duration_ps;
     const smp_runs *runs;
-    smp_arena *arena;
+    smp_arena *arena;          /* of the word */
+    smp_arena *scratch;
     uint32_t *first_task;      /* by instance: number of its first task in the step */
-    uint32_t *last_use;        /* by task of the step: last instance that waits for it */
+    source *sources;           /* in the order of the step */
+    uint32_t n_source, oldest; /* those before `oldest` are not waited for from `here` on */
     uint32_t uses;             /* streams, as bits */
     passing *passing;          /* by micro-batch, run and segment */
-    int64_t *rows;             /* by task of a stretch */
+    int64_t *rows;             /* by task of a stretch; heap */
+    size_t n_row;
     smp_word *word;
     cut here;
 } writing;
@@ -65,22 +74,37 @@ static void number_tasks(writing *w)
 {
     const smp_program *p = w->program;
     uint32_t n = 0;
-    w->first_task = SMP_ARENA_ARRAY(w->arena, (size_t)p->n_instance + 1, uint32_t);
+    w->first_task = SMP_ARENA_ARRAY(w->scratch, (size_t)p->n_instance + 1, uint32_t);
     for (uint32_t i = 0; i < p->n_instance; i++) {
         w->first_task[i] = n;
         n += p->segments[p->order[i].segment].n_task;
     }
     w->first_task[p->n_instance] = n;
-    w->last_use = SMP_ARENA_ARRAY(w->arena, n, uint32_t);
+}
+
+static void list_sources(writing *w)
+{
+    const smp_program *p = w->program;
+    const uint32_t n_task = w->first_task[p->n_instance];
+    uint32_t *last_use = SMP_ARENA_ARRAY(w->scratch, n_task, uint32_t);
     for (uint32_t i = 0; i < p->n_instance; i++) {
         const smp_pattern pattern = p->patterns[p->order[i].pattern];
         for (uint32_t k = pattern.wait0; k < pattern.wait0 + pattern.n_wait; k++) {
-            w->last_use[w->first_task[i - p->waits[k].back] + p->waits[k].source] = i;
+            last_use[w->first_task[i - p->waits[k].back] + p->waits[k].source] = i;
+        }
+    }
+    w->sources = SMP_ARENA_ARRAY(w->scratch, n_task, source);
+    for (uint32_t i = 0; i < p->n_instance; i++) {
+        for (uint32_t t = w->first_task[i]; t < w->first_task[i + 1]; t++) {
+            if (last_use[t] > i) {
+                w->sources[w->n_source++] =
+                    (source){{i, t - w->first_task[i]}, last_use[t]};
+            }
         }
     }
 }
 
-/* The marks at an instance; false: too many. */
+/* The marks at an instance, w->here or behind it; false: too many. */
 static bool make_cut(const writing *w, uint32_t at, cut *c)
 {
     c->at = at;
@@ -90,18 +114,25 @@ static bool make_cut(const writing *w, uint32_t at, cut *c)
             c->marks[c->n++] = (mark){STREAM_END, q};
         }
     }
-    for (uint32_t i = 0; i < at; i++) {
-        for (uint32_t t = w->first_task[i]; t < w->first_task[i + 1]; t++) {
-            if (w->last_use[t] < at || w->last_use[t] == 0) {
-                continue;
-            }
-            if (c->n == MOST_MARKS) {
-                return false;
-            }
-            c->marks[c->n++] = (mark){i, t - w->first_task[i]};
+    for (uint32_t k = w->oldest; k < w->n_source && w->sources[k].mark.instance < at; k++) {
+        if (w->sources[k].last_use < at) {
+            continue;
         }
+        if (c->n == MOST_MARKS) {
+            return false;
+        }
+        c->marks[c->n++] = w->sources[k].mark;
     }
     return true;
+}
+
+static void move_here(writing *w, const cut *to)
+{
+    w->here = *to;
+    while (w->oldest < w->n_source && w->sources[w->oldest].mark.instance < to->at &&
+           w->sources[w->oldest].last_use < to->at) {
+        w->oldest++;
+    }
 }
 
 static uint32_t find_mark(const cut *c, uint32_t instance, uint32_t task)
@@ -225,9 +256,14 @@ static void fill_rows(const writing *w, const cut *from, uint32_t end, mark last
     }
 }
 
-static matrix make_matrix(const writing *w, const cut *from, const cut *to)
+static matrix make_matrix(writing *w, const cut *from, const cut *to)
 {
     mark last[SMP_STREAMS];
+    const size_t n_row = (size_t)(w->first_task[to->at] - w->first_task[from->at]) * from->n;
+    if (n_row > w->n_row) {
+        w->n_row = 2 * n_row;
+        w->rows = smp_heap_grow(w->rows, w->n_row, sizeof *w->rows);
+    }
     matrix out = new_matrix(w->arena, to->n, from->n);
     fill_rows(w, from, to->at, last);
     for (uint32_t m = 0; m < to->n; m++) {
@@ -273,7 +309,7 @@ static void go_to(writing *w, const cut *to)
 {
     if (to->at > w->here.at) {
         add_stretch(w, ONCE)->once = make_matrix(w, &w->here, to);
-        w->here = *to;
+        move_here(w, to);
     }
 }
 
@@ -314,7 +350,7 @@ static void repeat_to(writing *w, const cut *twin, uint32_t run)
         s->power[s->n_power] = multiply(w->arena, &power, &power);
         power = s->power[s->n_power++];
     }
-    w->here = *twin;
+    move_here(w, twin);
 }
 
 /* -------------------------------------------------------------------- the layers */
@@ -464,7 +500,7 @@ static bool repeat_middle(writing *w)
     (void)add_stretch(w, MIDDLE_BEGINS);
     repeat_layers(w, end);
     go_to(w, &twin);
-    w->here = twin;
+    move_here(w, &twin);
     add_stretch(w, MIDDLE_ENDS)->n_changed = twin.n;
     return true;
 }
@@ -502,15 +538,22 @@ smp_word *smp_word_create(const smp_program *program, const int64_t *duration_ps
                           const smp_runs *runs, bool middle, smp_arena *arena)
 {
     writing w = {.program = program, .duration_ps = duration_ps, .runs = runs, .arena = arena,
-                 .word = SMP_ARENA_NEW(arena, smp_word)};
+                 .scratch = smp_arena_create(), .word = SMP_ARENA_NEW(arena, smp_word)};
     const uint64_t n_passing =
         program->micro_batches * runs->n * (uint64_t)program->n_segment;
     number_tasks(&w);
-    w.passing = SMP_ARENA_ARRAY(arena, n_passing, passing);
-    w.word->stretches = SMP_ARENA_ARRAY(arena, program->n_instance + 2, stretch);
-    w.rows = SMP_ARENA_ARRAY(arena, (size_t)w.first_task[program->n_instance] * MOST_MARKS,
-                             int64_t);
-    return write_all(&w, middle) ? w.word : NULL;
+    list_sources(&w);
+    w.passing = SMP_ARENA_ARRAY(w.scratch, n_passing, passing);
+    w.word->stretches = SMP_ARENA_ARRAY(w.scratch, program->n_instance + 2, stretch);
+    const bool repeats = write_all(&w, middle);
+    if (repeats) {
+        const stretch *written = w.word->stretches;
+        w.word->stretches = SMP_ARENA_ARRAY(arena, w.word->n, stretch);
+        memcpy(w.word->stretches, written, w.word->n * sizeof *written);
+    }
+    free(w.rows);
+    smp_arena_destroy(w.scratch);
+    return repeats ? w.word : NULL;
 }
 
 /* -------------------------------------------------------------------- evaluation */

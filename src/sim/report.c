@@ -177,11 +177,16 @@ static smp_status check_length(const smp_program *program, const smp_cost *cost,
 }
 
 /* Costs and durations of the tasks of a program. */
-static smp_status price(const smp_job *job, const smp_program *program, smp_errors *errors,
-                        smp_cost *cost, int64_t *duration_ps)
+static smp_status price(const smp_job *job, const smp_program *program, smp_prices *prices,
+                        smp_errors *errors, smp_cost *cost, int64_t *duration_ps)
 {
     for (uint32_t t = 0; t < program->n_task; t++) {
-        smp_cost_task(job->cluster, job->profile, program, &program->tasks[t], &cost[t]);
+        const smp_task *task = &program->tasks[t];
+        if (prices) {
+            smp_prices_task(prices, job->cluster, job->profile, program, task, &cost[t]);
+        } else {
+            smp_cost_task(job->cluster, job->profile, program, task, &cost[t]);
+        }
     }
     const smp_status status = check_length(program, cost, errors);
     for (uint32_t t = 0; status == SMP_OK && t < program->n_task; t++) {
@@ -190,12 +195,13 @@ static smp_status price(const smp_job *job, const smp_program *program, smp_erro
     return status;
 }
 
-smp_status smp_price_program(const smp_job *job, const smp_program *program, smp_arena *arena,
-                             smp_errors *errors, int64_t **duration_ps_p)
+smp_status smp_price_program(const smp_job *job, const smp_program *program,
+                             smp_prices *prices, smp_arena *arena, smp_errors *errors,
+                             int64_t **duration_ps_p)
 {
     smp_cost *cost = SMP_ARENA_ARRAY(arena, program->n_task, smp_cost);
     *duration_ps_p = SMP_ARENA_ARRAY(arena, program->n_task, int64_t);
-    return price(job, program, errors, cost, *duration_ps_p);
+    return price(job, program, prices, errors, cost, *duration_ps_p);
 }
 
 static smp_status price_tasks(smp_simulation *simulation, smp_errors *errors)
@@ -211,7 +217,7 @@ static smp_status price_tasks(smp_simulation *simulation, smp_errors *errors)
         simulation->duration_ps[c] = SMP_ARENA_ARRAY(arena, program->n_task, int64_t);
         simulation->cost[c] = SMP_ARENA_ARRAY(arena, program->n_task, smp_cost);
         simulation->path_ps[c] = SMP_ARENA_ARRAY(arena, program->n_task, int64_t);
-        const smp_status status = price(simulation->job, program, errors, simulation->cost[c],
+        const smp_status status = price(simulation->job, program, NULL, errors, simulation->cost[c],
                                         simulation->duration_ps[c]);
         if (status != SMP_OK) {
             return status;

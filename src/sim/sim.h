@@ -93,10 +93,11 @@ SMP_CHECK smp_status smp_simulate_times(const smp_job *job, const smp_step *step
 SMP_CHECK smp_status smp_simulation_alone(const smp_simulation *simulation, smp_errors *errors,
                                           int64_t *end_ps_p);
 
-/* What the tasks of a program last where nothing slows them, by task; in the arena. */
+/* What the tasks of a program last where nothing slows them, by task; in the arena.  `prices`
+ * (NULL: none) remembers them. */
 SMP_CHECK smp_status smp_price_program(const smp_job *job, const smp_program *program,
-                                       smp_arena *arena, smp_errors *errors,
-                                       int64_t **duration_ps_p);
+                                       smp_prices *prices, smp_arena *arena,
+                                       smp_errors *errors, int64_t **duration_ps_p);
 
 /* Fills record0 (n_instance + 1 entries) and returns the number of records. */
 uint64_t smp_records_index(const smp_program *program, uint32_t *record0);

@@ -13,8 +13,12 @@ static uint8_t add_comm(smp_lowering *low, const smp_class *klass, const char *n
     if (!used || comm.ranks < 2) {
         return SMP_NO_COMM;
     }
-    smp_mesh_placement(low->mesh, group, low->rank, &comm.placement);
-    comm.meeting = klass ? klass->meeting[group] : 0;
+    if (klass) {
+        comm.placement = klass->placement[group];
+        comm.meeting = klass->meeting[group];
+    } else {
+        smp_mesh_placement(low->mesh, group, low->rank, &comm.placement);
+    }
     return smp_build_comm(&low->build, &comm);
 }
 

@@ -51,7 +51,7 @@ typedef struct side {
 } side;
 
 static const smp_space spaces[] = {SMP_SPACE_DEVICE, SMP_SPACE_HOST};
-enum { MARGIN = 2 }; /* alike layers beside those that repeat: lives and clocks reach as far */
+enum { MARGIN = 1 }; /* alike layers beside those that repeat */
 enum { SIDES = sizeof spaces / sizeof *spaces };
 
 struct smp_skeleton {

@@ -44,7 +44,7 @@ SMP_CHECK smp_status smp_skeleton_create(smp_program *program, smp_arena *arena,
 
 /* The arena of the program in which each of n repeats, of different layers, occurs so often;
  * slopes (NULL: not asked) gets n entries.  False: a repeat does not lie inside a run of alike
- * layers that reaches twice as many layers further at both ends, or these may not share with
+ * layers that reaches as many layers further at both ends, or these may not share with
  * the same items; then nothing is known, and the program has to have more layers.  Runs of
  * five layers are enough for all jobs seen, those of alternating kinds of five periods.  Does
  * not allocate once `room` is large enough. */
