@@ -670,7 +670,8 @@ typedef struct smp_plan_options {
     bool timing;      /* print how long the search took: no two runs then print the same */
     double deadline_s; /* stop after so many seconds with the best plans found by then, as
                           soon as there is one; 0: when nothing better is left */
-    bool fine;        /* a larger space: every number of checkpointed layers, more chunks */
+    bool fine;        /* a larger space: every number of layers checkpointed and offloaded, more
+                         chunks of the loss */
     uint32_t threads; /* that simulate; 0: one for each processor.  Changes no result */
     bool brief;       /* plans only: neither what their neighbours cost nor, where nothing
                          fits, on how many GPUs something would */

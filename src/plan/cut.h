@@ -18,7 +18,7 @@ typedef struct smp_run {
     uint32_t first, layers; /* in the job that was cut */
     uint32_t at, kept;      /* the same in the cut one */
     uint32_t alike;         /* what its layers are: equal for equal layers */
-    bool repeats;           /* what is kept stands for any number of layers as large or larger */
+    bool repeats;           /* what is kept stands for any larger number of layers */
 } smp_run;
 
 typedef struct smp_runs {

@@ -31,8 +31,7 @@
 /* First, three in the middle, last, and one more that may differ: prefetch for the last. */
 enum { FEWEST = 6 };
 
-/* A plan is judged by what is expected of a distribution of rows, not by a draw. */
-static smp_job with_expected_rows(const smp_job *job)
+smp_job smp_with_expected_rows(const smp_job *job)
 {
     smp_job out = *job;
     const double mean = smp_imbalance_mean(&job->settings.imbalance);
@@ -43,7 +42,7 @@ static smp_job with_expected_rows(const smp_job *job)
 /* A resolved job with another number of micro-batches. */
 static smp_job with_micro_batches(const smp_job *job, uint64_t n)
 {
-    smp_job out = with_expected_rows(job);
+    smp_job out = smp_with_expected_rows(job);
     out.micro_batches = n;
     out.batch.global_batch = smp_mul(n, smp_mul(job->settings.micro_batch, job->data_ranks));
     return out;
@@ -95,7 +94,7 @@ smp_status smp_evaluate_fully(const smp_job *job, smp_errors *errors, smp_report
 {
     smp_step *step = NULL;
     smp_simulation *simulation = NULL;
-    const smp_job expected = with_expected_rows(job);
+    const smp_job expected = smp_with_expected_rows(job);
     const smp_status st =
         simulate(&expected, (wanted){.detail = SAFETY}, errors, &step, &simulation);
     if (st == SMP_OK) {

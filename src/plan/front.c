@@ -14,6 +14,8 @@
 
 #include "plan/front.h"
 
+#include "plan/mix.h"
+
 #include "base/numeric.h"
 #include "model/model.h"
 
@@ -78,6 +80,7 @@ typedef struct stair { int64_t step_ps; uint64_t peak_bytes; } stair;
 typedef struct finder {
     smp_plan *plan;
     smp_bounds *bounds;
+    smp_mixes *mixes;
     smp_errors *errors;
     smp_plan_space *space;
     uint64_t limit_bytes;
@@ -133,7 +136,8 @@ static smp_status price(finder *f, const smp_point *point, const smp_job *job,
     smp_plan *plan = f->plan;
     smp_front_point p = {.found = {.job = *job}};
     smp_report *report = &p.found.report;
-    const smp_status st = smp_evaluate(job, false, f->errors, report, bound_ps_p, NULL);
+    const smp_status st = smp_evaluate_on(job, smp_mix_ranks(f->mixes, job), false, f->errors,
+                                          report, bound_ps_p, NULL);
     if (st != SMP_OK) {
         return st;
     }
@@ -154,8 +158,24 @@ static smp_status price(finder *f, const smp_point *point, const smp_job *job,
     return SMP_OK;
 }
 
+/* Whether a point may be on the front by its memory and its time where nothing slows anything,
+ * which becomes *bound_ps_p; true also where these are not known. */
+static smp_status may_be_on(finder *f, const smp_job *job, int64_t *bound_ps_p, bool *may_p)
+{
+    smp_mix mix;
+    bool known = false;
+    const smp_status st = smp_mix_price(f->mixes, job, f->errors, &mix, &known);
+    *may_p = true;
+    if (st == SMP_OK && known) {
+        *bound_ps_p = mix.alone_ps > *bound_ps_p ? mix.alone_ps : *bound_ps_p;
+        *may_p = mix.device_bytes <= f->limit_bytes &&
+                 !is_covered(f, *bound_ps_p, mix.device_bytes);
+    }
+    return st;
+}
+
 /* Simulates a point unless its bounds show that it is not on the front; *bound_ps_p becomes
- * the bound of what it dominates where it was simulated. */
+ * the bound of what it dominates where that is known. */
 static smp_status visit(finder *f, const smp_point *point, int64_t *bound_ps_p)
 {
     smp_job job;
@@ -163,12 +183,15 @@ static smp_status visit(finder *f, const smp_point *point, int64_t *bound_ps_p)
     if (!smp_plan_space_job(f->space, point, &job)) {
         return SMP_OK;
     }
-    const smp_status st = smp_bound_memory(f->bounds, &job, true, f->errors, &bytes);
-    if (st != SMP_OK) {
-        return st;
+    if (!f->plan->options.prune) {
+        return price(f, point, &job, bound_ps_p);
     }
-    const bool open = bytes <= f->limit_bytes && !is_covered(f, *bound_ps_p, bytes);
-    return open || !f->plan->options.prune ? price(f, point, &job, bound_ps_p) : SMP_OK;
+    smp_status st = smp_bound_memory(f->bounds, &job, true, f->errors, &bytes);
+    bool may = bytes <= f->limit_bytes && !is_covered(f, *bound_ps_p, bytes);
+    if (st == SMP_OK && may) {
+        st = may_be_on(f, &job, bound_ps_p, &may);
+    }
+    return st == SMP_OK && may ? price(f, point, &job, bound_ps_p) : st;
 }
 
 /* The first legal leaf of a mesh. */
@@ -238,6 +261,7 @@ smp_status smp_front_find(smp_plan *plan, smp_bounds *bounds, const smp_job *job
     f.limit_bytes =
         (uint64_t)(job->cluster->memory_bytes.value * (1 - plan->options.margin_frac));
     f.space = smp_plan_space_create(job, plan->options.fine);
+    f.mixes = smp_mixes_create();
     smp_status st = list_parts(&f);
     for (size_t i = 0; i < f.n_part && st == SMP_OK; i++) {
         st = visit(&f, &f.parts[i].first, &f.parts[i].first_ps);
@@ -246,6 +270,7 @@ smp_status smp_front_find(smp_plan *plan, smp_bounds *bounds, const smp_job *job
         st = visit_others(&f, &f.parts[i]);
     }
     smp_front_sort(&plan->front);
+    smp_mixes_destroy(f.mixes);
     smp_plan_space_destroy(f.space);
     free(f.parts);
     free(f.stairs);

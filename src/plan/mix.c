@@ -35,9 +35,10 @@ typedef struct family_key {
 typedef struct family {
     family_key key;
     smp_ranks ranks;
-    bool known;
+    bool opened, known;
     uint32_t number;
-    uint32_t n_part, n_short; /* of the fewest layers: those tried, and in which nothing repeats */
+    /* of the fewest layers: parts tried, and those in which nothing repeats */
+    uint32_t n_part, n_short;
     uint32_t ranks_a_node;
     /* highest peaks less the arenas */
     uint64_t device_bytes, host_bytes;
@@ -112,8 +113,8 @@ uint64_t smp_mixes_lowered(const smp_mixes *mixes)
 /* Checkpointing of none, the first and all layers is one thing. */
 static bool is_by_layer(smp_checkpointing checkpointing)
 {
-    return checkpointing == SMP_CHECKPOINTING_NONE || checkpointing == SMP_CHECKPOINTING_FIRST ||
-           checkpointing == SMP_CHECKPOINTING_FULL;
+    return checkpointing == SMP_CHECKPOINTING_NONE ||
+           checkpointing == SMP_CHECKPOINTING_FIRST || checkpointing == SMP_CHECKPOINTING_FULL;
 }
 
 static void key_of(const smp_job *job, family_key *key)
@@ -168,6 +169,7 @@ static smp_status open_family(smp_mixes *mixes, const smp_job *job, smp_errors *
 {
     const uint32_t per_node = smp_cluster_gpus_per_node(job->cluster);
     smp_step *step = NULL;
+    f->opened = true;
     f->number = (uint32_t)mixes->n_family;
     SMP_GROW(mixes->all, mixes->n_family, mixes->family_room);
     mixes->all[mixes->n_family++] = f;
@@ -206,7 +208,7 @@ static smp_status find_family(smp_mixes *mixes, const smp_job *job, smp_errors *
     }
     family *f = smp_memo_at(mixes->families, &key, &is_new);
     mixes->latest[mixes->next_latest++ % LATEST] = f;
-    if (is_new) {
+    if (!f->opened) {
         status = open_family(mixes, job, errors, f);
     }
     *family_p = f;
@@ -435,6 +437,11 @@ static smp_status price(smp_mixes *mixes, const smp_job *job, bool always, smp_e
                         smp_mix *mix_p, bool *known_p)
 {
     family *f = NULL;
+    smp_job expected;
+    if (job->settings.imbalance.kind != SMP_IMBALANCE_CONSTANT) {
+        expected = smp_with_expected_rows(job);
+        job = &expected;
+    }
     smp_status status = find_family(mixes, job, errors, &f);
     *known_p = false;
     for (uint32_t k = first_keep(f); status == SMP_OK && f->known && !*known_p && k < KEEPS;

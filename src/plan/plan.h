@@ -6,6 +6,7 @@
  *   bound      admissible bounds: never above the simulated time, never above the memory
  *   evaluate   exact time and memory of one job, in a time that does not grow with the
  *              number of micro-batches
+ *   mix        time where nothing slows anything, and memory, from jobs with few layers
  *   search     branch and bound over three levels of digits
  *   explain    what the neighbours of the best plan cost
  *
@@ -52,13 +53,14 @@ typedef struct smp_plan_space {
     uint32_t n_choice[SMP_DIMS];
     bool pinned[SMP_DIMS];
     bool *groups;            /* by tensor, expert, shard, layout and order: can be legal */
-    uint64_t *leaves;        /* by checkpointing and prefetch: points of a mesh + 1, 0: not yet */
+    uint64_t *leaves;        /* by checkpointing and prefetch: points of a mesh + 1, or 0 */
 } smp_plan_space;
 
 typedef struct smp_point { uint32_t digit[SMP_DIMS]; } smp_point;
 
-/* `job` is borrowed.  `fine`: every number of checkpointed layers instead of quarters, and
- * 1, 2, 4, 8 and 16 chunks of the loss instead of 1 and 8. */
+/* `job` is borrowed.  `fine`: every number of checkpointed layers instead of quarters, every
+ * number of offloaded ones instead of all, and 1, 2, 4, 8 and 16 chunks of the loss instead of
+ * 1 and 8. */
 smp_plan_space *smp_plan_space_create(const smp_job *job, bool fine);
 void smp_plan_space_destroy(smp_plan_space *space);
 /* Next point in the order of codes, changing only digits low..high-1; false after the last,
@@ -96,6 +98,9 @@ SMP_CHECK smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job, bo
 /* Ranks over which the experts of an expert rank are sharded. */
 uint32_t smp_expert_shards(const smp_settings *settings);
 
+/* A plan is judged by what is expected of a distribution of rows, not by a draw: the job with
+ * that. */
+smp_job smp_with_expected_rows(const smp_job *job);
 /* Exact step time and memory of a resolved job.  Simulates few micro-batches and extends
  * them when each repeats the one before it shifted in time (evaluate.c).  Time parts are exact
  * when `parts`; otherwise they are those of what was simulated, and safety_bytes is 0.  Both

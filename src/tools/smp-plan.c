@@ -38,7 +38,8 @@ static const cli_option table[] = {
              "stop then (1s, 500ms, 2min) with the best so far, and say how far from the best "
              "it can be"),
     CLI_FLAG("fine", 0, options, fine,
-             "a larger space: every number of checkpointed layers, more loss chunks"),
+             "a larger space: every number of layers checkpointed and offloaded, "
+             "more loss chunks"),
     CLI_U32("threads", 0, "N", options, threads,
             "that simulate; default: one for each processor.  Changes no result"),
     CLI_FLAG("no-prune", 0, options, no_prune, "simulate every configuration"),

@@ -216,8 +216,7 @@ static bool fewer(smp_job *job, bool offloaded)
         s->offload_layers = s->offload_layers >= s->checkpointing_layers ? 0
                                                                           : s->offload_layers;
     }
-    return layers == 0 ? !offloaded
-                       : layers > s->activation_loading_horizon + 1 && (!offloaded || layers > 1);
+    return layers == 0 ? !offloaded : layers > s->activation_loading_horizon + 1;
 }
 
 static void test_monotonic(void **state)
