@@ -4,35 +4,15 @@
  * steps equal those of one rank; what changes only when and where things are kept changes no
  * bit.
  *
- * Layouts are the legal ones of the grid below.  `make check` runs a covering set for 20
- * steps: every pair of values of two settings that is legal at all is in some layout.  With
- * SMP_CHECK_FULL in the environment (make check-full) every legal layout follows, for 2 steps,
- * so that the second sees what the first updated; streams are serial, but in one layout of
- * eight, by chance, beside each other.  SMP_CHECK_PART=I/N runs the I-th of N parts of these,
- * for processes beside each other; SMP_CHECK_SECONDS ends those of one model after that time,
- * and how many ran is printed.
+ * Layouts are the legal ones of the grid of layouts.h.  Here runs a covering set for 20 steps:
+ * every pair of values of two settings that is legal at all is in some layout.  All of them:
+ * check_layouts.c.
  */
 #include "config.h"
 
-#include "tests/exec/ranks.h"
+#include "tests/exec/layouts.h"
+#include "tests/exec/program_key.h"
 
-#include "mesh/mesh.h"
-
-#include <time.h>
-
-#define MOE_SETTINGS                                                                        \
-    " moe_load_balancing=none moe_z_loss_coeff=0.01 moe_rows_factor=8"
-
-static const char MIXTRAL[] =
-    TINY_OF("mixtral", ", \"num_key_value_heads\": 4, \"num_local_experts\": 4, "
-            "\"num_experts_per_tok\": 2, \"initializer_range\": 0.15");
-static const char DEEPSEEK[] =
-    TINY_OF("deepseek_v3", ", \"num_key_value_heads\": 8, \"q_lora_rank\": 12, "
-            "\"kv_lora_rank\": 10, \"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 2, "
-            "\"v_head_dim\": 4, \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, "
-            "\"moe_intermediate_size\": 24, \"n_shared_experts\": 1, \"n_group\": 1, "
-            "\"topk_group\": 1, \"first_k_dense_replace\": 1, "
-            "\"initializer_range\": 0.15");
 static const char LLAMA4[] =
     TINY_OF("llama4_text", ", \"num_key_value_heads\": 4, \"head_dim\": 4, "
             "\"intermediate_size_mlp\": 40, "
@@ -41,117 +21,7 @@ static const char LLAMA4[] =
             "\"attention_chunk_size\": 5, \"floor_scale\": 3, \"attn_scale\": 0.7, "
             "\"initializer_range\": 0.15");
 
-/* ---- the grid ---- */
-
-enum { DIMENSIONS = 12, VALUES = 8, ASYNC = 10 };
-enum { STEPS = 20, FULL_STEPS = 2, MOST_POINTS = 400000 };
-/* Losses fall, and what rounding differs grows little in 20 steps. */
-static const double LR = 0.05;
-
-static const char *const grid[DIMENSIONS][VALUES] = {
-    { "1", "2", "4", "8" }, /* ranks */
-    { "", "tensor_parallel_degree=2", "tensor_parallel_degree=4" },
-    { "", "sequence_parallel=false" },
-    { "", "expert_parallel_degree=2", "expert_parallel_degree=4" },
-    { "", "expert_layout=nested" },
-    { "", "moe_all_to_all_dispatcher=false" },
-    { "", "hybrid_shard_degree=1", "hybrid_shard_degree=2", "hybrid_shard_degree=4" },
-    { "", "sharding=optimizer", "sharding=none" },
-    { "micro_batch=1", "micro_batch=1 accumulation=last", "micro_batch=2",
-      "micro_batch=2 accumulation=last", "micro_batch=4", "micro_batch=8" },
-    { "", "checkpointing=full", "checkpointing=selective", "checkpointing=selective:op",
-      "checkpointing=first:2", "checkpointing=full offload=true activation_loading_horizon=1",
-      "checkpointing=full offload=true activation_loading_horizon=2" },
-    { "", "async" },
-    { "", "loss_chunks=2 attention=naive", "prefetch=none forward_prefetch=false",
-      "prefetch=backward_post", "reshard_after_forward=false" },
-};
-
-typedef struct point { uint8_t value[DIMENSIONS]; } point;
-
-static uint32_t ranks_of(point p)
-{
-    return 1u << p.value[0];
-}
-
-/* The settings of a point, all but those that are no settings. */
-static void settings_of(point p, bool moe, char *text, size_t n)
-{
-    size_t used = (size_t)snprintf(text, n, "optimizer=sgd%s", moe ? MOE_SETTINGS : "");
-
-    for (int d = 1; d < DIMENSIONS; d++) {
-        if (d != ASYNC && used < n) {
-            used += (size_t)snprintf(text + used, n - used, " %s", grid[d][p.value[d]]);
-        }
-    }
-}
-
-/* Values that change nothing are left at the first. */
-static bool is_plain(point p, bool moe)
-{
-    bool tensor = p.value[1] > 0, expert = p.value[3] > 0;
-
-    return (tensor || p.value[2] == 0) && (expert || (p.value[4] == 0 && p.value[5] == 0))
-           && (moe || !expert);
-}
-
-static bool next_point(point *p)
-{
-    for (int d = 0; d < DIMENSIONS; d++) {
-        if (++p->value[d] < VALUES && grid[d][p->value[d]]) {
-            return true;
-        }
-        p->value[d] = 0;
-    }
-    return false;
-}
-
-typedef struct points { point *at; size_t n; } points;
-
-/* All legal points, in an order of chance. */
-static points legal_points(const char *config, bool moe)
-{
-    points all = { .at = smp_heap_alloc(MOST_POINTS, sizeof(point)) };
-    point p = { 0 };
-    tiny t[4];
-    smp_settings plain;
-
-    for (uint32_t i = 0; i < 4; i++) {
-        tiny_open(&t[i], config, 1u << i, 16, 8);
-    }
-    plain = t[0].job.settings;
-    do {
-        tiny *of = &t[p.value[0]];
-        char text[512];
-
-        if (!is_plain(p, moe) || p.value[ASYNC] > 0) {
-            continue;
-        }
-        of->job.settings = plain;
-        settings_of(p, moe, text, sizeof text);
-        tiny_set(of, text);
-        if (smp_job_try(&of->job)) { /* with serial streams and with others */
-            assert_true(all.n + 2 <= MOST_POINTS);
-            all.at[all.n] = all.at[all.n + 1] = p;
-            all.at[all.n + 1].value[ASYNC] = 1;
-            all.n += 2;
-        }
-    } while (next_point(&p));
-    for (uint32_t i = 0; i < 4; i++) {
-        tiny_close(&t[i]);
-    }
-    for (size_t i = all.n; i > 1; i--) {
-        uint32_t u[4];
-        size_t j;
-
-        smp_random4(17, 0, i, u);
-        j = u[0] % i;
-        p = all.at[i - 1];
-        all.at[i - 1] = all.at[j];
-        all.at[j] = p;
-    }
-    return all;
-}
+/* ---- every pair ---- */
 
 enum { CELLS = DIMENSIONS * VALUES };
 
@@ -199,81 +69,21 @@ static points covering_points(points all)
     }
 }
 
-/* Leaves those with serial streams. */
-static void keep_serial(points *all)
+static void check_layouts(const layouts_model *model)
 {
-    size_t n = 0;
-
-    for (size_t i = 0; i < all->n; i++) {
-        if (all->at[i].value[ASYNC] == 0) {
-            all->at[n++] = all->at[i];
-        }
-    }
-    all->n = n;
-}
-
-static void check_layout(const char *config, bool moe, point p, const trained *one,
-                         uint32_t steps)
-{
-    char text[512];
-    trained other;
-
-    settings_of(p, moe, text, sizeof text);
-    other = train_job(config, text, ranks_of(p), p.value[ASYNC] > 0, steps, LR);
-    compare_trained(text, &other, one, steps, 1e-5);
-    trained_free(&other);
-}
-
-static trained train_alone(const char *config, bool moe, uint32_t steps)
-{
-    char text[512];
-    trained one;
-
-    settings_of((point){ .value = { [8] = 5 } }, moe, text, sizeof text);
-    one = train_job(config, text, 1, false, steps, LR);
-    /* A choice by less than rounding could fall differently elsewhere. */
-    assert_true(!moe || one.gap > 1e-6);
-    return one;
-}
-
-static void check_every(const char *config, bool moe, points all)
-{
-    const char *part = getenv("SMP_CHECK_PART"), *seconds = getenv("SMP_CHECK_SECONDS");
-    time_t end = time(NULL) + (seconds ? (time_t)atol(seconds) : (time_t)1 << 30);
-    trained one = train_alone(config, moe, FULL_STEPS);
-    unsigned long of = 1, n = 1;
-    size_t ran = 0;
-
-    if (part) {
-        assert_int_equal(sscanf(part, "%lu/%lu", &of, &n), 2);
-        assert_true(of >= 1 && of <= n);
-    }
-    for (size_t i = of - 1; i < all.n && time(NULL) < end; i += n) {
-        uint32_t u[4];
-        point p = all.at[i];
-
-        smp_random4(18, 0, i, u);
-        p.value[ASYNC] = u[0] % 8 == 0;
-        check_layout(config, moe, p, &one, FULL_STEPS);
-        ran++;
-    }
-    print_message("every: %zu of %zu legal layouts for %d steps\n", ran, all.n, FULL_STEPS);
-    trained_free(&one);
-}
-
-static void check_layouts(const char *config, bool moe)
-{
-    points all = legal_points(config, moe), some = covering_points(all);
-    trained one = train_alone(config, moe, STEPS);
+    points all = legal_points(model->config, model->moe, false);
+    points some = covering_points(all);
+    trained one = train_alone(model->config, model->moe, STEPS);
 
     for (size_t i = 0; i < some.n; i++) {
-        check_layout(config, moe, some.at[i], &one, STEPS);
+        char text[DIFFER_TEXT];
+
+        try_layout(model->config, model->moe, some.at[i], &one, STEPS, text, sizeof text);
+        if (text[0] != '\0') {
+            fail_msg("%s", text);
+        }
     }
     print_message("pairs: %zu layouts for %d steps; least gap %.2g\n", some.n, STEPS, one.gap);
-    if (getenv("SMP_CHECK_FULL")) {
-        keep_serial(&all);
-        check_every(config, moe, all);
-    }
     trained_free(&one);
     free(all.at);
     free(some.at);
@@ -282,25 +92,113 @@ static void check_layouts(const char *config, bool moe)
 static void llama_is_the_same_everywhere(void **state)
 {
     (void)state;
-    check_layouts(TINY_LLAMA, false);
+    check_layouts(&layouts_models[0]);
 }
 
 static void gpt2_is_the_same_everywhere(void **state)
 {
     (void)state;
-    check_layouts(TINY_GPT2, false);
+    check_layouts(&layouts_models[1]);
 }
 
 static void mixtral_is_the_same_everywhere(void **state)
 {
     (void)state;
-    check_layouts(MIXTRAL, true);
+    check_layouts(&layouts_models[2]);
 }
 
 static void deepseek_is_the_same_everywhere(void **state)
 {
     (void)state;
-    check_layouts(DEEPSEEK, true);
+    check_layouts(&layouts_models[3]);
+}
+
+/* ---- what is the same computation (program_key.h) ---- */
+
+static program_key key_under(const char *config, uint32_t ranks, const char *settings)
+{
+    program_key key;
+    tiny t;
+
+    tiny_open(&t, config, ranks, 16, 8);
+    tiny_set(&t, settings);
+    check_ok(smp_job_resolve(&t.job, t.errors), t.errors);
+    key = key_of(&t.job);
+    tiny_close(&t);
+    return key;
+}
+
+static bool same_key(program_key a, program_key b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* Of the first points all pairs with equal keys; returns how many there were. */
+static size_t check_pairs(const layouts_model *model, size_t n)
+{
+    points all = legal_points(model->config, model->moe, true);
+    program_key *keys = smp_heap_alloc(n, sizeof *keys);
+    size_t pairs = 0;
+    char text[512], other[512];
+
+    for (size_t i = 0; i < n; i++) {
+        settings_of(all.at[i], model->moe, text, sizeof text);
+        keys[i] = key_under(model->config, ranks_of(all.at[i]), text);
+        for (size_t j = 0; j < i; j++) {
+            trained a, b;
+
+            if (!same_key(keys[j], keys[i])) {
+                continue;
+            }
+            settings_of(all.at[j], model->moe, other, sizeof other);
+            a = train_job(model->config, text, ranks_of(all.at[i]), false, 2, LR);
+            b = train_job(model->config, other, ranks_of(all.at[j]), false, 2, LR);
+            compare_trained(text, &a, &b, 2, 0);
+            trained_free(&a);
+            trained_free(&b);
+            pairs++;
+        }
+    }
+    free(keys);
+    free(all.at);
+    return pairs;
+}
+
+static void equal_keys_train_to_the_same_bit(void **state)
+{
+    (void)state;
+    assert_true(check_pairs(&layouts_models[0], 200) > 0);
+    assert_true(check_pairs(&layouts_models[2], 150) > 0);
+}
+
+static void keys_tell_programs_apart(void **state)
+{
+    static const char *const settings[] = {
+        "micro_batch=1", "micro_batch=1 accumulation=last", "micro_batch=2",
+        "micro_batch=2 checkpointing=full", "micro_batch=2 tensor_parallel_degree=2",
+        "micro_batch=2 tensor_parallel_degree=2 sequence_parallel=false",
+        "micro_batch=2 hybrid_shard_degree=2", "micro_batch=2 sharding=none",
+        "micro_batch=2 prefetch=none forward_prefetch=false", "micro_batch=2 random_seed=7",
+        "micro_batch=2 rank_order=replica,tensor,context,shard,expert hybrid_shard_degree=2",
+        "micro_batch=2 optimizer=sgd",
+    };
+    enum { SETTINGS = sizeof settings / sizeof settings[0] };
+    program_key keys[SETTINGS];
+
+    (void)state;
+    for (size_t i = 0; i < SETTINGS; i++) {
+        keys[i] = key_under(TINY_LLAMA, 4, settings[i]);
+        for (size_t j = 0; j < i; j++) {
+            if (same_key(keys[i], keys[j])) {
+                fail_msg("%s has the key of %s", settings[i], settings[j]);
+            }
+        }
+    }
+    assert_true(same_key(key_under(TINY_LLAMA, 1, "micro_batch=2"),
+                         key_under(TINY_LLAMA, 1, "micro_batch=2 hybrid_shard_degree=1")));
+    assert_true(same_key(key_under(TINY_LLAMA, 2, "micro_batch=4 sharding=none"),
+                         key_under(TINY_LLAMA, 2, "micro_batch=4 sharding=none "
+                                                  "prefetch=backward_post")));
 }
 
 /* ---- families ---- */
@@ -452,6 +350,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(gpt2_is_the_same_everywhere),
     cmocka_unit_test(mixtral_is_the_same_everywhere),
     cmocka_unit_test(deepseek_is_the_same_everywhere),
+    cmocka_unit_test(equal_keys_train_to_the_same_bit),
+    cmocka_unit_test(keys_tell_programs_apart),
     cmocka_unit_test(families_are_the_same_everywhere),
     cmocka_unit_test(weighed_inputs_are_the_same_everywhere),
     cmocka_unit_test(keeping_less_changes_no_bit),
