@@ -17,6 +17,8 @@
 #include "tests/exec/layouts.h"
 #include "tests/exec/program_key.h"
 
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -28,12 +30,13 @@ enum { WORKERS_MAX = 64, ASYNC_OF = 8, NONE_YET = -1 };
 typedef struct work {
     const layouts_model *model;
     points all;
-    size_t n;                          /* of all, or of the first ones */
-    time_t end;
-    /* shared memory */
     program_key *keys;                 /* of each point */
     uint32_t *first;                   /* points that stand for others, too, in order */
-    uint32_t *same;                    /* and how many */
+    size_t n;                          /* of them */
+    uint32_t *same;                    /* of each point: those that it stands for */
+    time_t end;
+    /* shared memory */
+    program_key *found;                /* of each of `first` */
     atomic_size_t *next, *ran, *stood_for, *failed;
     atomic_int *busy;                  /* of each worker: what it is at, or NONE_YET */
 } work;
@@ -54,6 +57,29 @@ static void *shared(size_t n, size_t bytes)
 
 typedef void worker_main(const work *w, atomic_int *busy);
 
+/* The ranks of a layout wait for each other more than they compute: on one core they do so
+ * without waking another. */
+static void stay_on_core(int worker)
+{
+#ifdef CPU_SET
+    cpu_set_t all, one;
+    int nth = 0;
+
+    if (sched_getaffinity(0, sizeof all, &all) != 0) {
+        return;
+    }
+    for (size_t core = 0; core < CPU_SETSIZE; core++) {
+        if (CPU_ISSET(core, &all) && nth++ == worker) {
+            CPU_ZERO(&one);
+            CPU_SET(core, &one);
+            (void)sched_setaffinity(0, sizeof one, &one);
+        }
+    }
+#else
+    (void)worker;
+#endif
+}
+
 static pid_t start(const work *w, worker_main *run, int worker)
 {
     pid_t id = fork();
@@ -63,6 +89,7 @@ static pid_t start(const work *w, worker_main *run, int worker)
         exit(99);
     }
     if (id == 0) {
+        stay_on_core(worker);
         run(w, &w->busy[worker]);
         exit(0);
     }
@@ -77,23 +104,43 @@ static void print_state(const work *w)
     (void)fflush(stdout);
 }
 
-/* A worker that has ended: done, or dead with what it was at. */
-static bool is_done(const work *w, int status, int worker)
+/* A worker has died: what it was at has failed.  False: it was at nothing that another worker
+ * would not die of as well. */
+static bool note_death(const work *w, int status, int worker)
 {
     int at = atomic_load(&w->busy[worker]);
 
-    if (at == NONE_YET && status != 0) {
-        (void)printf("# a process died outside any layout\n");
-        exit(99);
-    }
-    if (status != 0) {
-        (void)printf("# %s: a process died (%s %d) in layout %d\n", w->model->name,
-                     WIFSIGNALED(status) ? "signal" : "status",
-                     WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), at);
+    (void)printf("# %s: a process died (%s %d)", w->model->name,
+                 WIFSIGNALED(status) ? "signal" : "status",
+                 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    if (at != NONE_YET) {
+        char text[512];
+
+        settings_of(w->all.at[at], w->model->moe, text, sizeof text);
+        (void)printf(" in %u ranks, %s", ranks_of(w->all.at[at]), text);
         atomic_fetch_add(w->failed, 1);
         atomic_store(&w->busy[worker], NONE_YET);
     }
-    return status == 0;
+    (void)printf("\n");
+    (void)fflush(stdout);
+    return at != NONE_YET;
+}
+
+/* One that has ended is replaced unless it was done; false: it is no use. */
+static bool look_after(const work *w, worker_main *run, pid_t *id, int worker)
+{
+    int status;
+
+    if (*id > 0 && waitpid(*id, &status, WNOHANG) == *id) {
+        *id = 0;
+        if (status != 0) {
+            if (!note_death(w, status, worker)) {
+                return false;
+            }
+            *id = start(w, run, worker);
+        }
+    }
+    return true;
 }
 
 /* Runs the workers until all are done. */
@@ -111,46 +158,90 @@ static void run_workers(const work *w, worker_main *run)
     }
     while (left > 0) {
         (void)usleep(20000);
+        left = 0;
         for (int i = 0; i < n; i++) {
-            int status;
-
-            if (id[i] > 0 && waitpid(id[i], &status, WNOHANG) == id[i]) {
-                bool done = is_done(w, status, i);
-
-                id[i] = done ? 0 : start(w, run, i);
-                left -= done;
+            if (!look_after(w, run, &id[i], i)) {
+                for (int k = 0; k < n; k++) {
+                    (void)(id[k] > 0 && kill(id[k], SIGTERM));
+                }
+                exit(99);
             }
+            left += id[i] > 0;
         }
-        if (time(NULL) >= said + 60) {
+        if (w->end > 0 && time(NULL) >= said + 60) {
             said = time(NULL);
             print_state(w);
         }
     }
 }
 
-/* ---- keys ---- */
+/* ---- what is the same ---- */
 
-static void find_keys(const work *w, atomic_int *busy)
+/* Jobs of 1, 2, 4 and 8 ranks. */
+typedef struct jobs { tiny of[4]; smp_settings plain; } jobs;
+
+static void open_jobs(jobs *j, const layouts_model *model)
 {
-    tiny t[4];
-    smp_settings plain;
+    for (uint32_t r = 0; r < 4; r++) {
+        tiny_open(&j->of[r], model->config, 1u << r, 16, 8);
+    }
+    j->plain = j->of[0].job.settings;
+}
+
+static void close_jobs(jobs *j)
+{
+    for (uint32_t r = 0; r < 4; r++) {
+        tiny_close(&j->of[r]);
+    }
+}
+
+static const smp_job *resolve(jobs *j, const layouts_model *model, point p)
+{
+    tiny *t = &j->of[p.value[0]];
+    char text[512];
+
+    t->job.settings = j->plain;
+    settings_of(p, model->moe, text, sizeof text);
+    tiny_set(t, text);
+    check_ok(smp_job_resolve(&t->job, t->errors), t->errors);
+    return &t->job;
+}
+
+/* Of the values that act and the ranks; not of who gave them, which no step program knows. */
+static program_key key_of_values(const smp_job *job)
+{
+    program_key key = { { 0 } };
+    smp_settings values = job->settings;
+
+    values.given = values.yields = 0;
+    memset(values.origin, 0, sizeof values.origin);
+    key_bytes(&key, &values, sizeof values);
+    KEY_NUMBERS(&key, job->world);
+    return key;
+}
+
+static void find_values(const work *w)
+{
+    jobs j;
+
+    open_jobs(&j, w->model);
+    for (size_t i = 0; i < w->all.n; i++) {
+        w->keys[i] = key_of_values(resolve(&j, w->model, w->all.at[i]));
+    }
+    close_jobs(&j);
+}
+
+static void find_programs(const work *w, atomic_int *busy)
+{
+    jobs j;
     size_t i;
 
     (void)busy;
-    for (uint32_t r = 0; r < 4; r++) {
-        tiny_open(&t[r], w->model->config, 1u << r, 16, 8);
-    }
-    plain = t[0].job.settings;
+    open_jobs(&j, w->model);
     while ((i = atomic_fetch_add(w->next, 1)) < w->n) {
-        tiny *of = &t[w->all.at[i].value[0]];
-        char text[512];
-
-        of->job.settings = plain;
-        settings_of(w->all.at[i], w->model->moe, text, sizeof text);
-        tiny_set(of, text);
-        check_ok(smp_job_resolve(&of->job, of->errors), of->errors);
-        w->keys[i] = key_of(&of->job);
+        w->found[i] = key_of(resolve(&j, w->model, w->all.at[w->first[i]]));
     }
+    close_jobs(&j);
 }
 
 typedef struct keyed { program_key key; uint32_t point; } keyed;
@@ -170,26 +261,48 @@ static int compare_points(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* The first point of each key. */
-static void find_first(work *w)
+/* Of the points in `first` leaves the first of each key. */
+static void leave_first(work *w)
 {
-    keyed *sorted = smp_heap_alloc(w->all.n, sizeof *sorted);
+    keyed *sorted = smp_heap_alloc(w->n, sizeof *sorted);
     size_t n = 0;
-    uint32_t of = 0;
 
-    for (size_t i = 0; i < w->all.n; i++) {
-        sorted[i] = (keyed){ w->keys[i], (uint32_t)i };
+    for (size_t i = 0; i < w->n; i++) {
+        sorted[i] = (keyed){ w->keys[w->first[i]], w->first[i] };
     }
-    qsort(sorted, w->all.n, sizeof *sorted, compare_keyed);
-    for (size_t i = 0; i < w->all.n; i++) {
+    qsort(sorted, w->n, sizeof *sorted, compare_keyed);
+    for (size_t i = 0; i < w->n; i++) {
+        uint32_t at = sorted[i].point;
+
         if (i == 0 || memcmp(&sorted[i].key, &sorted[i - 1].key, sizeof sorted[i].key) != 0) {
-            of = w->first[n++] = sorted[i].point;
+            w->first[n++] = at;
+        } else {
+            w->same[w->first[n - 1]] += w->same[at];
         }
-        w->same[of]++;
     }
     qsort(w->first, n, sizeof *w->first, compare_points);
     w->n = n;
     free(sorted);
+}
+
+/* Points whose settings come to the same values have the same programs, without a look. */
+static void find_first(work *w)
+{
+    w->n = w->all.n;
+    for (size_t i = 0; i < w->n; i++) {
+        w->first[i] = (uint32_t)i;
+        w->same[i] = 1;
+    }
+    find_values(w);
+    leave_first(w);
+    run_workers(w, find_programs);
+    for (size_t i = 0; i < w->n; i++) {
+        w->keys[w->first[i]] = w->found[i];
+    }
+    leave_first(w);
+    (void)printf("# %s: %zu legal layouts have %zu programs\n", w->model->name, w->all.n,
+                 w->n);
+    (void)fflush(stdout);
 }
 
 /* ---- training ---- */
@@ -221,29 +334,38 @@ static void train(const work *w, atomic_int *busy)
     trained_free(&one);
 }
 
+static void open_work(work *w, const layouts_model *model)
+{
+    size_t n;
+
+    *w = (work){ .model = model, .all = legal_points(model->config, model->moe, true) };
+    n = w->all.n;
+    w->keys = smp_heap_alloc(n, sizeof *w->keys);
+    w->first = smp_heap_alloc(n, sizeof *w->first);
+    w->same = smp_heap_alloc(n, sizeof *w->same);
+    w->found = shared(n, sizeof *w->found);
+    w->busy = shared(WORKERS_MAX, sizeof *w->busy);
+    w->next = shared(4, sizeof *w->next);
+    w->ran = w->next + 1;
+    w->stood_for = w->next + 2;
+    w->failed = w->next + 3;
+}
+
 /* True: every layout has been run, or one with the same programs, and none failed. */
 static bool check_model(const layouts_model *model)
 {
     const char *seconds = getenv("SMP_CHECK_SECONDS");
-    work w = { .model = model, .all = legal_points(model->config, model->moe, true) };
+    work w;
 
-    w.n = w.all.n;
-    w.keys = shared(w.all.n, sizeof *w.keys);
-    w.first = shared(w.all.n, sizeof *w.first);
-    w.same = shared(w.all.n, sizeof *w.same);
-    w.next = shared(4, sizeof *w.next);
-    w.ran = w.next + 1;
-    w.stood_for = w.next + 2;
-    w.failed = w.next + 3;
-    w.busy = shared(WORKERS_MAX, sizeof *w.busy);
-    run_workers(&w, find_keys);
+    open_work(&w, model);
     find_first(&w);
-    (void)printf("# %s: %zu legal layouts have %zu programs\n", model->name, w.all.n, w.n);
-    (void)fflush(stdout);
     w.end = time(NULL) + (seconds ? (time_t)atol(seconds) : (time_t)1 << 30);
     run_workers(&w, train);
     print_state(&w);
     free(w.all.at);
+    free(w.keys);
+    free(w.first);
+    free(w.same);
     return atomic_load(w.failed) == 0 && atomic_load(w.ran) == w.n;
 }
 
@@ -263,6 +385,7 @@ int main(int argc, char **argv)
 
             (void)printf("%sok %d - every layout of %s for %d steps\n", all ? "" : "not ",
                          ++number, layouts_models[m].name, STEPS);
+            (void)fflush(stdout);
             good = good && all;
         }
     }
