@@ -46,24 +46,26 @@ static uint32_t place_of(const bounds *b, uint32_t layer, uint32_t n_layer, uint
 }
 
 /* As few as are enough in most jobs: behind layers that are not checkpointed come the loss
- * and, ahead of backward, its gathers, so these need more. */
-static uint32_t fewest(uint32_t place)
+ * and, ahead of backward, its gathers, so these need more; and one more where gathers run ahead
+ * of backward through two slots. */
+static uint32_t fewest(const smp_settings *s, uint32_t place)
 {
     switch (place % PLACES) {
     case STORED:
         return 4;
     case CHECKPOINTED:
-        return 3;
+        return s->prefetch != SMP_PREFETCH_NONE && s->reshard_after_forward ? 4 : 3;
     default:
         return 5;
     }
 }
 
 /* Loads run ahead of backward by the horizon, and the ring behind what is stored is as long. */
-static void keep_layers(smp_run *run, uint32_t place, uint32_t keep, uint32_t horizon)
+static void keep_layers(const smp_settings *s, smp_run *run, uint32_t place, uint32_t keep,
+                        uint32_t horizon)
 {
     if (keep == SMP_KEEP_FEWEST) {
-        keep = fewest(place);
+        keep = fewest(s, place);
     }
     if (place == STORED) {
         keep += horizon;
@@ -118,7 +120,7 @@ void smp_runs_find(const smp_job *job, uint32_t keep, smp_runs *runs)
         smp_run *run = &runs->run[runs->n++];
         *run = (smp_run){.first = layer, .layers = end - layer, .at = at,
                          .alike = 2U * PLACES * model->kind_of_layer[layer] + place};
-        keep_layers(run, place, keep, b.horizon);
+        keep_layers(&job->settings, run, place, keep, b.horizon);
         at += run->kept;
         layer = end;
     }

@@ -241,7 +241,7 @@ static smp_status open_part(smp_mixes *mixes, const smp_job *job, const family *
         cut.job.micro_batches = FEWEST;
     }
     mixes->n_lowered++;
-    smp_status status = smp_step_lower_apart_on(&cut.job, &f->ranks, errors, &step);
+    smp_status status = smp_step_lower_skeleton_on(&cut.job, &f->ranks, errors, &step);
     if (status == SMP_OK) {
         status = smp_price_program(&cut.job, step->programs[0], prices_of(mixes, job), arena,
                                    errors, &duration_ps);
