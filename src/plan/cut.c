@@ -11,6 +11,8 @@
  * and its output lie, whether the input is stored, whether it is checkpointed. */
 typedef enum standing { STORED, IN_RING, LEAVES_RING, CHECKPOINTED, PLAIN, PLACES } standing;
 
+enum { LAST_KEPT = 5 }; /* of the fewest layers, those of the last run */
+
 typedef struct bounds { uint32_t stored, offloaded, checkpointed, horizon; } bounds;
 
 static bounds bounds_of(const smp_job *job)
@@ -45,9 +47,8 @@ static uint32_t place_of(const bounds *b, uint32_t layer, uint32_t n_layer, uint
     return layer < b->checkpointed ? CHECKPOINTED : PLAIN;
 }
 
-/* As few as are enough in most jobs: behind layers that are not checkpointed come the loss
- * and, ahead of backward, its gathers, so these need more; and one more where gathers run ahead
- * of backward through two slots. */
+/* As few as are enough in most jobs: one more where gathers run ahead of backward through two
+ * slots. */
 static uint32_t fewest(const smp_settings *s, uint32_t place)
 {
     switch (place % PLACES) {
@@ -56,7 +57,7 @@ static uint32_t fewest(const smp_settings *s, uint32_t place)
     case CHECKPOINTED:
         return s->prefetch != SMP_PREFETCH_NONE && s->reshard_after_forward ? 4 : 3;
     default:
-        return 5;
+        return LAST_KEPT;
     }
 }
 
@@ -120,7 +121,10 @@ void smp_runs_find(const smp_job *job, uint32_t keep, smp_runs *runs)
         smp_run *run = &runs->run[runs->n++];
         *run = (smp_run){.first = layer, .layers = end - layer, .at = at,
                          .alike = 2U * PLACES * model->kind_of_layer[layer] + place};
-        keep_layers(&job->settings, run, place, keep, b.horizon);
+        /* the last layers are followed by the loss, whatever they are */
+        keep_layers(&job->settings, run, place,
+                    keep == SMP_KEEP_FEWEST && end == model->n_layer ? LAST_KEPT : keep,
+                    b.horizon);
         at += run->kept;
         layer = end;
     }
