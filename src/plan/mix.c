@@ -419,6 +419,7 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, ui
         if (always || fits(job, mix)) {
             mix->alone_ps = smp_word_end(
                 p->word, more, job->micro_batches > FEWEST ? job->micro_batches - FEWEST : 0);
+            *known_p = mix->alone_ps >= 0;
         }
     }
     return SMP_OK;

@@ -6,6 +6,7 @@
 
 #include "base/numeric.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,15 +31,22 @@ typedef struct cut { uint32_t at, n; mark marks[MOST_MARKS]; } cut;
 /* A (max, +) matrix: out[i] = max over j of at[i * n_in + j] + in[j]. */
 typedef struct matrix { uint32_t n_out, n_in; int64_t *at; } matrix;
 
+/* The same for evaluation, in doubles, of which processors have a maximum: whole numbers below
+ * 2^53 and their sums are exact.  Rows in blocks of BLOCK, a block column by column; those
+ * beyond n_out are of minus infinity, as what is `never`. */
+typedef struct map { uint32_t n_out, n_in; double *at; } map;
+enum { BLOCK = 8, MOST_ROWS = (MOST_MARKS + BLOCK - 1) / BLOCK * BLOCK };
+static const double most_exact = 9007199254740992.0; /* 2^53 */
+
 typedef enum kind { ONCE, REPEATED, MIDDLE_BEGINS, MIDDLE_ENDS } kind;
 
 typedef struct stretch {
     kind kind;
-    matrix once;
+    map once;
     uint32_t run;              /* REPEATED */
     uint32_t n_changed;        /* the times that change; REPEATED: and their powers of two */
     uint8_t changed[MOST_MARKS];
-    matrix power[POWERS];
+    map power[POWERS];
     uint32_t n_power;
 } stretch;
 
@@ -264,7 +272,7 @@ static matrix make_matrix(writing *w, const cut *from, const cut *to)
         w->n_row = 2 * n_row;
         w->rows = smp_heap_grow(w->rows, w->n_row, sizeof *w->rows);
     }
-    matrix out = new_matrix(w->arena, to->n, from->n);
+    matrix out = new_matrix(w->scratch, to->n, from->n);
     fill_rows(w, from, to->at, last);
     for (uint32_t m = 0; m < to->n; m++) {
         const mark *at = &to->marks[m];
@@ -276,6 +284,20 @@ static matrix make_matrix(writing *w, const cut *from, const cut *to)
         raise_to_mark(w, from, row, at->instance, at->task);
     }
     return out;
+}
+
+static map make_map(smp_arena *arena, const matrix *m)
+{
+    const uint32_t n_block = (m->n_out + BLOCK - 1) / BLOCK;
+    double *at = SMP_ARENA_ARRAY(arena, (size_t)n_block * BLOCK * m->n_in, double);
+    for (uint32_t i = 0; i < n_block * BLOCK; i++) {
+        double *row = at + (size_t)(i / BLOCK) * BLOCK * m->n_in + i % BLOCK;
+        for (uint32_t j = 0; j < m->n_in; j++) {
+            const int64_t x = i < m->n_out ? m->at[(size_t)i * m->n_in + j] : never;
+            row[(size_t)j * BLOCK] = x > never ? (double)x : -(double)INFINITY;
+        }
+    }
+    return (map){m->n_out, m->n_in, at};
 }
 
 static matrix multiply(smp_arena *arena, const matrix *a, const matrix *b)
@@ -308,7 +330,8 @@ static stretch *add_stretch(writing *w, kind kind_)
 static void go_to(writing *w, const cut *to)
 {
     if (to->at > w->here.at) {
-        add_stretch(w, ONCE)->once = make_matrix(w, &w->here, to);
+        const matrix once = make_matrix(w, &w->here, to);
+        add_stretch(w, ONCE)->once = make_map(w->arena, &once);
         move_here(w, to);
     }
 }
@@ -338,17 +361,17 @@ static void repeat_to(writing *w, const cut *twin, uint32_t run)
             s->changed[s->n_changed++] = (uint8_t)i;
         }
     }
-    matrix power = new_matrix(w->arena, s->n_changed, s->n_changed);
+    matrix power = new_matrix(w->scratch, s->n_changed, s->n_changed);
     for (uint32_t i = 0; i < s->n_changed; i++) {
         for (uint32_t j = 0; j < s->n_changed; j++) {
             power.at[i * s->n_changed + j] =
                 whole.at[(size_t)s->changed[i] * whole.n_in + s->changed[j]];
         }
     }
-    s->power[s->n_power++] = power;
+    s->power[s->n_power++] = make_map(w->arena, &power);
     while (s->n_power < POWERS && 1u << s->n_power <= most) {
-        s->power[s->n_power] = multiply(w->arena, &power, &power);
-        power = s->power[s->n_power++];
+        power = multiply(w->scratch, &power, &power);
+        s->power[s->n_power++] = make_map(w->arena, &power);
     }
     move_here(w, twin);
 }
@@ -558,29 +581,38 @@ smp_word *smp_word_create(const smp_program *program, const int64_t *duration_ps
 
 /* -------------------------------------------------------------------- evaluation */
 
-static void apply(const matrix *m, const int64_t *in, int64_t *out)
+/* `out` has room for whole blocks. */
+static void apply(const map *m, const double *in, double *out)
 {
-    const int64_t *row = m->at;
-    for (uint32_t i = 0; i < m->n_out; i++, row += m->n_in) {
-        int64_t most = never;
-        for (uint32_t j = 0; j < m->n_in; j++) {
-            const int64_t sum = row[j] + in[j];
-            most = sum > most ? sum : most;
+    const double *at = m->at;
+    for (uint32_t i = 0; i < m->n_out; i += BLOCK) {
+        double most[BLOCK];
+        for (uint32_t k = 0; k < BLOCK; k++) {
+            most[k] = at[k] + in[0];
         }
-        out[i] = most;
+        at += BLOCK;
+        for (uint32_t j = 1; j < m->n_in; j++, at += BLOCK) {
+            for (uint32_t k = 0; k < BLOCK; k++) {
+                const double sum = at[k] + in[j];
+                most[k] = sum > most[k] ? sum : most[k];
+            }
+        }
+        memcpy(out + i, most, sizeof most);
     }
 }
 
-static void apply_power(const stretch *s, uint32_t n, int64_t *x)
+static void apply_power(const stretch *s, uint32_t n, double *x)
 {
-    int64_t in[MOST_MARKS], out[MOST_MARKS];
+    double a[MOST_ROWS], b[MOST_ROWS], *in = a, *out = b;
     for (uint32_t i = 0; i < s->n_changed; i++) {
         in[i] = x[s->changed[i]];
     }
     for (uint32_t k = 0; n >> k != 0; k++) {
         if (n >> k & 1u) {
             apply(&s->power[k], in, out);
-            memcpy(in, out, s->n_changed * sizeof *in);
+            double *const made = out;
+            out = in;
+            in = made;
         }
     }
     for (uint32_t i = 0; i < s->n_changed; i++) {
@@ -588,19 +620,21 @@ static void apply_power(const stretch *s, uint32_t n, int64_t *x)
     }
 }
 
-static void apply_stretch(const stretch *s, const uint32_t *more, int64_t *x)
+/* From one of two rooms to the other, *x_p is the one that holds the times. */
+static void apply_stretch(const stretch *s, const uint32_t *more, double **x_p, double **room_p)
 {
     if (s->kind == ONCE) {
-        int64_t out[MOST_MARKS];
-        apply(&s->once, x, out);
-        memcpy(x, out, s->once.n_out * sizeof *x);
+        double *const made = *room_p;
+        apply(&s->once, *x_p, made);
+        *room_p = *x_p;
+        *x_p = made;
     } else if (s->kind == REPEATED) {
-        apply_power(s, 1 + more[s->run], x);
+        apply_power(s, 1 + more[s->run], *x_p);
     }
 }
 
 /* Whether all times are later by the same; then so they are from then on. */
-static bool is_shifted(const int64_t *before, const int64_t *x, uint32_t n)
+static bool is_shifted(const double *before, const double *x, uint32_t n)
 {
     for (uint32_t i = 1; i < n; i++) {
         if (x[i] - before[i] != x[0] - before[0]) {
@@ -613,23 +647,24 @@ static bool is_shifted(const int64_t *before, const int64_t *x, uint32_t n)
 int64_t smp_word_end(const smp_word *word, const uint32_t more[SMP_MOST_RUNS],
                      uint64_t more_middle)
 {
-    int64_t x[MOST_MARKS] = {0}, before[MOST_MARKS] = {0}, end_ps = 0;
+    double a[MOST_ROWS] = {0}, b[MOST_ROWS], before[MOST_ROWS] = {0}, end_ps = 0;
+    double *x = a, *room = b;
     uint32_t loop = 0;
     for (uint32_t i = 0; i < word->n; i++) {
         const stretch *s = &word->stretches[i];
-        apply_stretch(s, more, x);
+        apply_stretch(s, more, &x, &room);
         if (s->kind == MIDDLE_BEGINS) {
             loop = i;
-            memcpy(before, x, sizeof x);
+            memcpy(before, x, sizeof before);
         } else if (s->kind == MIDDLE_ENDS && more_middle > 0) {
             if (is_shifted(before, x, s->n_changed)) {
-                const int64_t shift_ps = (x[0] - before[0]) * (int64_t)more_middle;
+                const double shift_ps = (x[0] - before[0]) * (double)more_middle;
                 for (uint32_t k = 0; k < s->n_changed; k++) {
                     x[k] += shift_ps;
                 }
                 continue;
             }
-            memcpy(before, x, sizeof x);
+            memcpy(before, x, sizeof before);
             more_middle--;
             i = loop;
         }
@@ -637,5 +672,5 @@ int64_t smp_word_end(const smp_word *word, const uint32_t more[SMP_MOST_RUNS],
     for (uint32_t q = 0; q < word->n_end; q++) {
         end_ps = x[q] > end_ps ? x[q] : end_ps;
     }
-    return end_ps;
+    return end_ps < most_exact ? (int64_t)end_ps : -1;
 }
