@@ -6,6 +6,9 @@
 
 #include "base/numeric.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -581,23 +584,45 @@ smp_word *smp_word_create(const smp_program *program, const int64_t *duration_ps
 
 /* -------------------------------------------------------------------- evaluation */
 
+/* most[k] = max(most[k], at[k] + x) over a block of rows and its n columns. */
+#ifdef __SSE2__
+static void apply_block(const double *at, const double *in, uint32_t n, double most[BLOCK])
+{
+    __m128d a = _mm_loadu_pd(most), b = _mm_loadu_pd(most + 2);
+    __m128d c = _mm_loadu_pd(most + 4), d = _mm_loadu_pd(most + 6);
+    for (uint32_t j = 0; j < n; j++, at += BLOCK) {
+        const __m128d x = _mm_set1_pd(in[j]);
+        a = _mm_max_pd(a, _mm_add_pd(_mm_loadu_pd(at), x));
+        b = _mm_max_pd(b, _mm_add_pd(_mm_loadu_pd(at + 2), x));
+        c = _mm_max_pd(c, _mm_add_pd(_mm_loadu_pd(at + 4), x));
+        d = _mm_max_pd(d, _mm_add_pd(_mm_loadu_pd(at + 6), x));
+    }
+    _mm_storeu_pd(most, a);
+    _mm_storeu_pd(most + 2, b);
+    _mm_storeu_pd(most + 4, c);
+    _mm_storeu_pd(most + 6, d);
+}
+#else
+static void apply_block(const double *at, const double *in, uint32_t n, double most[BLOCK])
+{
+    for (uint32_t j = 0; j < n; j++, at += BLOCK) {
+        for (uint32_t k = 0; k < BLOCK; k++) {
+            const double sum = at[k] + in[j];
+            most[k] = sum > most[k] ? sum : most[k];
+        }
+    }
+}
+#endif
+
 /* `out` has room for whole blocks. */
 static void apply(const map *m, const double *in, double *out)
 {
     const double *at = m->at;
-    for (uint32_t i = 0; i < m->n_out; i += BLOCK) {
-        double most[BLOCK];
+    for (uint32_t i = 0; i < m->n_out; i += BLOCK, at += (size_t)BLOCK * m->n_in) {
         for (uint32_t k = 0; k < BLOCK; k++) {
-            most[k] = at[k] + in[0];
+            out[i + k] = -(double)INFINITY;
         }
-        at += BLOCK;
-        for (uint32_t j = 1; j < m->n_in; j++, at += BLOCK) {
-            for (uint32_t k = 0; k < BLOCK; k++) {
-                const double sum = at[k] + in[j];
-                most[k] = sum > most[k] ? sum : most[k];
-            }
-        }
-        memcpy(out + i, most, sizeof most);
+        apply_block(at, in, m->n_in, out + i);
     }
 }
 
