@@ -71,7 +71,7 @@ static void keep_layers(const smp_settings *s, smp_run *run, uint32_t place, uin
     if (place == STORED) {
         keep += horizon;
     }
-    run->repeats = place != IN_RING && run->layers >= keep;
+    run->repeats = place != IN_RING && run->layers + 1 >= keep;
     run->kept = run->repeats ? keep : run->layers;
 }
 
@@ -87,6 +87,19 @@ static uint32_t end_of_kind(const smp_model *model, uint32_t layer, uint32_t end
     return i;
 }
 
+/* Cuts runs to the layers that they have. */
+static void shorten(smp_runs *runs)
+{
+    uint32_t at = 0;
+    for (uint32_t r = 0; r < runs->n; r++) {
+        smp_run *run = &runs->run[r];
+        run->repeats = run->repeats && run->kept <= run->layers;
+        run->kept = run->kept < run->layers ? run->kept : run->layers;
+        run->at = at;
+        at += run->kept;
+    }
+}
+
 /* Rings of two slots are used in turn, also from one micro-batch to the next: the number of
  * layers that are left out is even. */
 static void keep_even(smp_runs *runs)
@@ -95,8 +108,12 @@ static void keep_even(smp_runs *runs)
     if (smp_runs_missing(runs) % 2 == 0) {
         return;
     }
-    while (runs->run[r].kept == runs->run[r].layers) {
+    while (r > 0 && runs->run[r].kept >= runs->run[r].layers) {
         r--;
+    }
+    if (runs->run[r].kept >= runs->run[r].layers) {
+        shorten(runs);
+        return;
     }
     runs->run[r].kept++;
     for (r++; r < runs->n; r++) {

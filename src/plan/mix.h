@@ -12,7 +12,8 @@
 
 #include "plan/plan.h"
 
-typedef struct smp_mixes smp_mixes; /* what has been lowered, found again; not shared by threads */
+/* What has been lowered, found again; not shared by threads. */
+typedef struct smp_mixes smp_mixes;
 smp_mixes *smp_mixes_create(void);
 void smp_mixes_destroy(smp_mixes *mixes); /* NULL is fine */
 

@@ -5,11 +5,8 @@
 #include "plan/word.h"
 
 #include "base/numeric.h"
+#include "plan/map.h"
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,10 +14,11 @@ enum {
     STREAM_END = UINT32_MAX,    /* as the instance of a mark */
     MOST_MARKS = 40,
     MOST_PERIOD = 8,            /* instances of a layer in a pass */
+    MOST_TIMES = (MOST_MARKS + SMP_MAP_BLOCK - 1) / SMP_MAP_BLOCK * SMP_MAP_BLOCK,
     POWERS = 14,                /* layers and micro-batches below 2^14 are one product each */
     FIRST_MIDDLE = 3            /* micro-batch that is repeated */
 };
-static const int64_t never = INT64_MIN / 4;
+static const int64_t never = SMP_MAP_NEVER;
 
 /* A time that tasks behind a cut depend on: the end of a task, or of a stream. */
 typedef struct mark { uint32_t instance; uint32_t task; } mark;
@@ -34,22 +32,15 @@ typedef struct cut { uint32_t at, n; mark marks[MOST_MARKS]; } cut;
 /* A (max, +) matrix: out[i] = max over j of at[i * n_in + j] + in[j]. */
 typedef struct matrix { uint32_t n_out, n_in; int64_t *at; } matrix;
 
-/* The same for evaluation, in doubles, of which processors have a maximum: whole numbers below
- * 2^53 and their sums are exact.  Rows in blocks of BLOCK, a block column by column; those
- * beyond n_out are of minus infinity, as what is `never`. */
-typedef struct map { uint32_t n_out, n_in; double *at; } map;
-enum { BLOCK = 8, MOST_ROWS = (MOST_MARKS + BLOCK - 1) / BLOCK * BLOCK };
-static const double most_exact = 9007199254740992.0; /* 2^53 */
-
 typedef enum kind { ONCE, REPEATED, MIDDLE_BEGINS, MIDDLE_ENDS } kind;
 
 typedef struct stretch {
     kind kind;
-    map once;
+    smp_map once;
     uint32_t run;              /* REPEATED */
     uint32_t n_changed;        /* the times that change; REPEATED: and their powers of two */
     uint8_t changed[MOST_MARKS];
-    map power[POWERS];
+    smp_map power[POWERS];
     uint32_t n_power;
 } stretch;
 
@@ -289,20 +280,6 @@ static matrix make_matrix(writing *w, const cut *from, const cut *to)
     return out;
 }
 
-static map make_map(smp_arena *arena, const matrix *m)
-{
-    const uint32_t n_block = (m->n_out + BLOCK - 1) / BLOCK;
-    double *at = SMP_ARENA_ARRAY(arena, (size_t)n_block * BLOCK * m->n_in, double);
-    for (uint32_t i = 0; i < n_block * BLOCK; i++) {
-        double *row = at + (size_t)(i / BLOCK) * BLOCK * m->n_in + i % BLOCK;
-        for (uint32_t j = 0; j < m->n_in; j++) {
-            const int64_t x = i < m->n_out ? m->at[(size_t)i * m->n_in + j] : never;
-            row[(size_t)j * BLOCK] = x > never ? (double)x : -(double)INFINITY;
-        }
-    }
-    return (map){m->n_out, m->n_in, at};
-}
-
 static matrix multiply(smp_arena *arena, const matrix *a, const matrix *b)
 {
     matrix out = new_matrix(arena, a->n_out, b->n_in);
@@ -334,7 +311,7 @@ static void go_to(writing *w, const cut *to)
 {
     if (to->at > w->here.at) {
         const matrix once = make_matrix(w, &w->here, to);
-        add_stretch(w, ONCE)->once = make_map(w->arena, &once);
+        add_stretch(w, ONCE)->once = smp_map_create(w->arena, once.n_out, once.n_in, once.at);
         move_here(w, to);
     }
 }
@@ -371,10 +348,10 @@ static void repeat_to(writing *w, const cut *twin, uint32_t run)
                 whole.at[(size_t)s->changed[i] * whole.n_in + s->changed[j]];
         }
     }
-    s->power[s->n_power++] = make_map(w->arena, &power);
+    s->power[s->n_power++] = smp_map_create(w->arena, power.n_out, power.n_in, power.at);
     while (s->n_power < POWERS && 1u << s->n_power <= most) {
         power = multiply(w->scratch, &power, &power);
-        s->power[s->n_power++] = make_map(w->arena, &power);
+        s->power[s->n_power++] = smp_map_create(w->arena, power.n_out, power.n_in, power.at);
     }
     move_here(w, twin);
 }
@@ -584,57 +561,15 @@ smp_word *smp_word_create(const smp_program *program, const int64_t *duration_ps
 
 /* -------------------------------------------------------------------- evaluation */
 
-/* most[k] = max(most[k], at[k] + x) over a block of rows and its n columns. */
-#ifdef __SSE2__
-static void apply_block(const double *at, const double *in, uint32_t n, double most[BLOCK])
-{
-    __m128d a = _mm_loadu_pd(most), b = _mm_loadu_pd(most + 2);
-    __m128d c = _mm_loadu_pd(most + 4), d = _mm_loadu_pd(most + 6);
-    for (uint32_t j = 0; j < n; j++, at += BLOCK) {
-        const __m128d x = _mm_set1_pd(in[j]);
-        a = _mm_max_pd(a, _mm_add_pd(_mm_loadu_pd(at), x));
-        b = _mm_max_pd(b, _mm_add_pd(_mm_loadu_pd(at + 2), x));
-        c = _mm_max_pd(c, _mm_add_pd(_mm_loadu_pd(at + 4), x));
-        d = _mm_max_pd(d, _mm_add_pd(_mm_loadu_pd(at + 6), x));
-    }
-    _mm_storeu_pd(most, a);
-    _mm_storeu_pd(most + 2, b);
-    _mm_storeu_pd(most + 4, c);
-    _mm_storeu_pd(most + 6, d);
-}
-#else
-static void apply_block(const double *at, const double *in, uint32_t n, double most[BLOCK])
-{
-    for (uint32_t j = 0; j < n; j++, at += BLOCK) {
-        for (uint32_t k = 0; k < BLOCK; k++) {
-            const double sum = at[k] + in[j];
-            most[k] = sum > most[k] ? sum : most[k];
-        }
-    }
-}
-#endif
-
-/* `out` has room for whole blocks. */
-static void apply(const map *m, const double *in, double *out)
-{
-    const double *at = m->at;
-    for (uint32_t i = 0; i < m->n_out; i += BLOCK, at += (size_t)BLOCK * m->n_in) {
-        for (uint32_t k = 0; k < BLOCK; k++) {
-            out[i + k] = -(double)INFINITY;
-        }
-        apply_block(at, in, m->n_in, out + i);
-    }
-}
-
 static void apply_power(const stretch *s, uint32_t n, double *x)
 {
-    double a[MOST_ROWS], b[MOST_ROWS], *in = a, *out = b;
+    double a[MOST_TIMES], b[MOST_TIMES], *in = a, *out = b;
     for (uint32_t i = 0; i < s->n_changed; i++) {
         in[i] = x[s->changed[i]];
     }
     for (uint32_t k = 0; n >> k != 0; k++) {
         if (n >> k & 1u) {
-            apply(&s->power[k], in, out);
+            smp_map_apply(&s->power[k], in, out);
             double *const made = out;
             out = in;
             in = made;
@@ -646,15 +581,15 @@ static void apply_power(const stretch *s, uint32_t n, double *x)
 }
 
 /* From one of two rooms to the other, *x_p is the one that holds the times. */
-static void apply_stretch(const stretch *s, const uint32_t *more, double **x_p, double **room_p)
+static void apply_stretch(const stretch *s, const int32_t *more, double **x_p, double **room_p)
 {
     if (s->kind == ONCE) {
         double *const made = *room_p;
-        apply(&s->once, *x_p, made);
+        smp_map_apply(&s->once, *x_p, made);
         *room_p = *x_p;
         *x_p = made;
     } else if (s->kind == REPEATED) {
-        apply_power(s, 1 + more[s->run], *x_p);
+        apply_power(s, (uint32_t)(1 + more[s->run]), *x_p);
     }
 }
 
@@ -669,10 +604,10 @@ static bool is_shifted(const double *before, const double *x, uint32_t n)
     return true;
 }
 
-int64_t smp_word_end(const smp_word *word, const uint32_t more[SMP_MOST_RUNS],
+int64_t smp_word_end(const smp_word *word, const int32_t more[SMP_MOST_RUNS],
                      uint64_t more_middle)
 {
-    double a[MOST_ROWS] = {0}, b[MOST_ROWS], before[MOST_ROWS] = {0}, end_ps = 0;
+    double a[MOST_TIMES] = {0}, b[MOST_TIMES], before[MOST_TIMES] = {0}, end_ps = 0;
     double *x = a, *room = b;
     uint32_t loop = 0;
     for (uint32_t i = 0; i < word->n; i++) {
@@ -697,5 +632,5 @@ int64_t smp_word_end(const smp_word *word, const uint32_t more[SMP_MOST_RUNS],
     for (uint32_t q = 0; q < word->n_end; q++) {
         end_ps = x[q] > end_ps ? x[q] : end_ps;
     }
-    return end_ps < most_exact ? (int64_t)end_ps : -1;
+    return end_ps < smp_map_most ? (int64_t)end_ps : -1;
 }

@@ -516,7 +516,9 @@ static void lower_reduce(smp_lowering *low, const smp_home *home, smp_segments *
     }
     if (low->build.program->n_task > task0) {
         smp_build_extend(&low->build,
-                         (smp_access){ .buffer = low->reduced_token, .reads = true, .bytes = 1 });
+                         (smp_access){ .buffer = low->reduced_token,
+                                       .reads = true,
+                                       .bytes = 1 });
     }
 }
 
