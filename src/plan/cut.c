@@ -11,6 +11,8 @@
  * and its output lie, whether the input is stored, whether it is checkpointed. */
 typedef enum standing { STORED, IN_RING, LEAVES_RING, CHECKPOINTED, PLAIN, PLACES } standing;
 
+enum { LAST_KEPT = 5 }; /* of the fewest layers, those of the last run */
+
 typedef struct bounds { uint32_t stored, offloaded, checkpointed, horizon; } bounds;
 
 static bounds bounds_of(const smp_job *job)
@@ -45,30 +47,31 @@ static uint32_t place_of(const bounds *b, uint32_t layer, uint32_t n_layer, uint
     return layer < b->checkpointed ? CHECKPOINTED : PLAIN;
 }
 
-/* As few as are enough in most jobs: behind layers that are not checkpointed come the loss
- * and, ahead of backward, its gathers, so these need more. */
-static uint32_t fewest(uint32_t place)
+/* As few as are enough in most jobs: one more where gathers run ahead of backward through two
+ * slots. */
+static uint32_t fewest(const smp_settings *s, uint32_t place)
 {
     switch (place % PLACES) {
     case STORED:
         return 4;
     case CHECKPOINTED:
-        return 3;
+        return s->prefetch != SMP_PREFETCH_NONE && s->reshard_after_forward ? 4 : 3;
     default:
-        return 5;
+        return LAST_KEPT;
     }
 }
 
 /* Loads run ahead of backward by the horizon, and the ring behind what is stored is as long. */
-static void keep_layers(smp_run *run, uint32_t place, uint32_t keep, uint32_t horizon)
+static void keep_layers(const smp_settings *s, smp_run *run, uint32_t place, uint32_t keep,
+                        uint32_t horizon)
 {
     if (keep == SMP_KEEP_FEWEST) {
-        keep = fewest(place);
+        keep = fewest(s, place);
     }
     if (place == STORED) {
         keep += horizon;
     }
-    run->repeats = place != IN_RING && run->layers >= keep;
+    run->repeats = place != IN_RING && run->layers + 1 >= keep;
     run->kept = run->repeats ? keep : run->layers;
 }
 
@@ -84,6 +87,19 @@ static uint32_t end_of_kind(const smp_model *model, uint32_t layer, uint32_t end
     return i;
 }
 
+/* Cuts runs to the layers that they have. */
+static void shorten(smp_runs *runs)
+{
+    uint32_t at = 0;
+    for (uint32_t r = 0; r < runs->n; r++) {
+        smp_run *run = &runs->run[r];
+        run->repeats = run->repeats && run->kept <= run->layers;
+        run->kept = run->kept < run->layers ? run->kept : run->layers;
+        run->at = at;
+        at += run->kept;
+    }
+}
+
 /* Rings of two slots are used in turn, also from one micro-batch to the next: the number of
  * layers that are left out is even. */
 static void keep_even(smp_runs *runs)
@@ -92,8 +108,12 @@ static void keep_even(smp_runs *runs)
     if (smp_runs_missing(runs) % 2 == 0) {
         return;
     }
-    while (runs->run[r].kept == runs->run[r].layers) {
+    while (r > 0 && runs->run[r].kept >= runs->run[r].layers) {
         r--;
+    }
+    if (runs->run[r].kept >= runs->run[r].layers) {
+        shorten(runs);
+        return;
     }
     runs->run[r].kept++;
     for (r++; r < runs->n; r++) {
@@ -118,7 +138,10 @@ void smp_runs_find(const smp_job *job, uint32_t keep, smp_runs *runs)
         smp_run *run = &runs->run[runs->n++];
         *run = (smp_run){.first = layer, .layers = end - layer, .at = at,
                          .alike = 2U * PLACES * model->kind_of_layer[layer] + place};
-        keep_layers(run, place, keep, b.horizon);
+        /* the last layers are followed by the loss, whatever they are */
+        keep_layers(&job->settings, run, place,
+                    keep == SMP_KEEP_FEWEST && end == model->n_layer ? LAST_KEPT : keep,
+                    b.horizon);
         at += run->kept;
         layer = end;
     }

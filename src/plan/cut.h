@@ -18,7 +18,7 @@ typedef struct smp_run {
     uint32_t first, layers; /* in the job that was cut */
     uint32_t at, kept;      /* the same in the cut one */
     uint32_t alike;         /* what its layers are: equal for equal layers */
-    bool repeats;           /* what is kept stands for any larger number of layers */
+    bool repeats;           /* what is kept stands for one layer less and any number more */
 } smp_run;
 
 typedef struct smp_runs {
@@ -35,7 +35,7 @@ typedef struct smp_cut {
 /* The runs of a resolved job, cut to about `keep` layers; SMP_KEEP_FEWEST: to as few as are
  * enough in most jobs. */
 void smp_runs_find(const smp_job *job, uint32_t keep, smp_runs *runs);
-/* Layers that the runs lack. */
+/* Layers that the runs lack; where one has a layer too many, modulo 2^32. */
 uint32_t smp_runs_missing(const smp_runs *runs);
 /* The job with the layers that the runs keep. */
 void smp_cut_make(const smp_job *job, const smp_runs *runs, smp_arena *arena, smp_cut *cut);

@@ -37,8 +37,7 @@ typedef struct family {
     smp_ranks ranks;
     bool opened, known;
     uint32_t number;
-    /* of the fewest layers: parts tried, and those in which nothing repeats */
-    uint32_t n_part, n_short;
+    uint32_t n_part, n_short; /* of the fewest layers: all, and those too short to repeat */
     uint32_t ranks_a_node;
     /* highest peaks less the arenas */
     uint64_t device_bytes, host_bytes;
@@ -51,7 +50,7 @@ typedef struct part_key {
 } part_key;
 
 /* Lengths from which on the arena grows evenly. */
-typedef struct even { uint32_t more[SMP_MOST_RUNS]; uint64_t arena_bytes[SMP_SPACES]; } even;
+typedef struct even { int32_t more[SMP_MOST_RUNS]; uint64_t arena_bytes[SMP_SPACES]; } even;
 enum { MOST_EVEN = 6, MOST_LEAST = 31 };
 
 typedef struct part {
@@ -243,7 +242,7 @@ static smp_status open_part(smp_mixes *mixes, const smp_job *job, const family *
         cut.job.micro_batches = FEWEST;
     }
     mixes->n_lowered++;
-    smp_status status = smp_step_lower_apart_on(&cut.job, &f->ranks, errors, &step);
+    smp_status status = smp_step_lower_skeleton_on(&cut.job, &f->ranks, errors, &step);
     if (status == SMP_OK) {
         status = smp_price_program(&cut.job, step->programs[0], prices_of(mixes, job), arena,
                                    errors, &duration_ps);
@@ -277,7 +276,7 @@ static void part_key_of(const smp_job *job, const family *f, uint32_t keep,
 }
 
 /* The arenas by what is known to grow evenly; false: these lengths are not among it. */
-static bool extend_even(const part *p, const smp_runs *runs, const uint32_t *more,
+static bool extend_even(const part *p, const smp_runs *runs, const int32_t *more,
                         uint64_t bytes[SMP_SPACES])
 {
     uint32_t e = 0;
@@ -292,7 +291,7 @@ static bool extend_even(const part *p, const smp_runs *runs, const uint32_t *mor
     }
     memcpy(bytes, p->even[e].arena_bytes, sizeof p->even[e].arena_bytes);
     for (uint32_t r = 0; r < runs->n; r++) {
-        const uint64_t beyond = more[r] - p->even[e].more[r];
+        const uint64_t beyond = (uint64_t)(more[r] - p->even[e].more[r]);
         for (int space = 0; space < SMP_SPACES; space++) {
             bytes[space] += beyond * p->slope_bytes[r][space];
         }
@@ -301,7 +300,7 @@ static bool extend_even(const part *p, const smp_runs *runs, const uint32_t *mor
 }
 
 /* Packs with these lengths; notes where they begin to be even.  False: no layers repeat. */
-static bool pack(smp_mixes *mixes, part *p, const smp_runs *runs, const uint32_t *more,
+static bool pack(smp_mixes *mixes, part *p, const smp_runs *runs, const int32_t *more,
                  uint64_t bytes[SMP_SPACES])
 {
     smp_repeat repeats[SMP_MOST_RUNS] = {{0}};
@@ -337,8 +336,8 @@ static bool pack(smp_mixes *mixes, part *p, const smp_runs *runs, const uint32_t
 /* Looks for the least lengths that are even, the same for all runs. */
 static bool find_even(smp_mixes *mixes, part *p, const smp_runs *runs)
 {
-    for (uint32_t least = 0; least <= MOST_LEAST && p->n_even == 0; least = 2 * least + 1) {
-        uint32_t more[SMP_MOST_RUNS] = {0};
+    for (int32_t least = -1; least <= MOST_LEAST && p->n_even == 0; least = 2 * least + 2) {
+        int32_t more[SMP_MOST_RUNS] = {0};
         uint64_t bytes[SMP_SPACES];
         for (uint32_t r = 0; r < runs->n; r++) {
             more[r] = runs->run[r].repeats ? least : 0;
@@ -350,7 +349,7 @@ static bool find_even(smp_mixes *mixes, part *p, const smp_runs *runs)
     return true;
 }
 
-static bool arenas_of(smp_mixes *mixes, part *p, const smp_runs *runs, const uint32_t *more,
+static bool arenas_of(smp_mixes *mixes, part *p, const smp_runs *runs, const int32_t *more,
                       uint64_t bytes[SMP_SPACES])
 {
     return extend_even(p, runs, more, bytes) || pack(mixes, p, runs, more, bytes);
@@ -392,7 +391,7 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, ui
     smp_runs runs;
     part_key key;
     bool is_new = false;
-    uint32_t more[SMP_MOST_RUNS] = {0};
+    int32_t more[SMP_MOST_RUNS] = {0};
     uint64_t bytes[SMP_SPACES];
     smp_runs_find(job, keep, &runs);
     if (runs.n == 0) {
@@ -412,7 +411,7 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, ui
         f->n_short += keep == SMP_KEEP_FEWEST && p->word == NULL;
     }
     for (uint32_t r = 0; r < runs.n; r++) {
-        more[r] = runs.run[r].layers - runs.run[r].kept;
+        more[r] = (int32_t)runs.run[r].layers - (int32_t)runs.run[r].kept;
     }
     *known_p = p->word && arenas_of(mixes, p, &runs, more, bytes);
     if (*known_p) {
@@ -421,6 +420,7 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, ui
         if (always || fits(job, mix)) {
             mix->alone_ps = smp_word_end(
                 p->word, more, job->micro_batches > FEWEST ? job->micro_batches - FEWEST : 0);
+            *known_p = mix->alone_ps >= 0;
         }
     }
     return SMP_OK;

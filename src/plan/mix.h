@@ -12,7 +12,7 @@
 
 #include "plan/plan.h"
 
-/* What has been lowered, found again; not to be shared by threads. */
+/* What has been lowered, found again; not shared by threads. */
 typedef struct smp_mixes smp_mixes;
 smp_mixes *smp_mixes_create(void);
 void smp_mixes_destroy(smp_mixes *mixes); /* NULL is fine */

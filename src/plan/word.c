@@ -5,6 +5,7 @@
 #include "plan/word.h"
 
 #include "base/numeric.h"
+#include "plan/map.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +14,11 @@ enum {
     STREAM_END = UINT32_MAX,    /* as the instance of a mark */
     MOST_MARKS = 40,
     MOST_PERIOD = 8,            /* instances of a layer in a pass */
+    MOST_TIMES = (MOST_MARKS + SMP_MAP_BLOCK - 1) / SMP_MAP_BLOCK * SMP_MAP_BLOCK,
     POWERS = 14,                /* layers and micro-batches below 2^14 are one product each */
     FIRST_MIDDLE = 3            /* micro-batch that is repeated */
 };
-static const int64_t never = INT64_MIN / 4;
+static const int64_t never = SMP_MAP_NEVER;
 
 /* A time that tasks behind a cut depend on: the end of a task, or of a stream. */
 typedef struct mark { uint32_t instance; uint32_t task; } mark;
@@ -34,11 +36,11 @@ typedef enum kind { ONCE, REPEATED, MIDDLE_BEGINS, MIDDLE_ENDS } kind;
 
 typedef struct stretch {
     kind kind;
-    matrix once;
+    smp_map once;
     uint32_t run;              /* REPEATED */
     uint32_t n_changed;        /* the times that change; REPEATED: and their powers of two */
     uint8_t changed[MOST_MARKS];
-    matrix power[POWERS];
+    smp_map power[POWERS];
     uint32_t n_power;
 } stretch;
 
@@ -264,7 +266,7 @@ static matrix make_matrix(writing *w, const cut *from, const cut *to)
         w->n_row = 2 * n_row;
         w->rows = smp_heap_grow(w->rows, w->n_row, sizeof *w->rows);
     }
-    matrix out = new_matrix(w->arena, to->n, from->n);
+    matrix out = new_matrix(w->scratch, to->n, from->n);
     fill_rows(w, from, to->at, last);
     for (uint32_t m = 0; m < to->n; m++) {
         const mark *at = &to->marks[m];
@@ -308,7 +310,8 @@ static stretch *add_stretch(writing *w, kind kind_)
 static void go_to(writing *w, const cut *to)
 {
     if (to->at > w->here.at) {
-        add_stretch(w, ONCE)->once = make_matrix(w, &w->here, to);
+        const matrix once = make_matrix(w, &w->here, to);
+        add_stretch(w, ONCE)->once = smp_map_create(w->arena, once.n_out, once.n_in, once.at);
         move_here(w, to);
     }
 }
@@ -338,17 +341,17 @@ static void repeat_to(writing *w, const cut *twin, uint32_t run)
             s->changed[s->n_changed++] = (uint8_t)i;
         }
     }
-    matrix power = new_matrix(w->arena, s->n_changed, s->n_changed);
+    matrix power = new_matrix(w->scratch, s->n_changed, s->n_changed);
     for (uint32_t i = 0; i < s->n_changed; i++) {
         for (uint32_t j = 0; j < s->n_changed; j++) {
             power.at[i * s->n_changed + j] =
                 whole.at[(size_t)s->changed[i] * whole.n_in + s->changed[j]];
         }
     }
-    s->power[s->n_power++] = power;
+    s->power[s->n_power++] = smp_map_create(w->arena, power.n_out, power.n_in, power.at);
     while (s->n_power < POWERS && 1u << s->n_power <= most) {
-        s->power[s->n_power] = multiply(w->arena, &power, &power);
-        power = s->power[s->n_power++];
+        power = multiply(w->scratch, &power, &power);
+        s->power[s->n_power++] = smp_map_create(w->arena, power.n_out, power.n_in, power.at);
     }
     move_here(w, twin);
 }
@@ -558,29 +561,18 @@ smp_word *smp_word_create(const smp_program *program, const int64_t *duration_ps
 
 /* -------------------------------------------------------------------- evaluation */
 
-static void apply(const matrix *m, const int64_t *in, int64_t *out)
+static void apply_power(const stretch *s, uint32_t n, double *x)
 {
-    const int64_t *row = m->at;
-    for (uint32_t i = 0; i < m->n_out; i++, row += m->n_in) {
-        int64_t most = never;
-        for (uint32_t j = 0; j < m->n_in; j++) {
-            const int64_t sum = row[j] + in[j];
-            most = sum > most ? sum : most;
-        }
-        out[i] = most;
-    }
-}
-
-static void apply_power(const stretch *s, uint32_t n, int64_t *x)
-{
-    int64_t in[MOST_MARKS], out[MOST_MARKS];
+    double a[MOST_TIMES], b[MOST_TIMES], *in = a, *out = b;
     for (uint32_t i = 0; i < s->n_changed; i++) {
         in[i] = x[s->changed[i]];
     }
     for (uint32_t k = 0; n >> k != 0; k++) {
         if (n >> k & 1u) {
-            apply(&s->power[k], in, out);
-            memcpy(in, out, s->n_changed * sizeof *in);
+            smp_map_apply(&s->power[k], in, out);
+            double *const made = out;
+            out = in;
+            in = made;
         }
     }
     for (uint32_t i = 0; i < s->n_changed; i++) {
@@ -588,19 +580,21 @@ static void apply_power(const stretch *s, uint32_t n, int64_t *x)
     }
 }
 
-static void apply_stretch(const stretch *s, const uint32_t *more, int64_t *x)
+/* From one of two rooms to the other, *x_p is the one that holds the times. */
+static void apply_stretch(const stretch *s, const int32_t *more, double **x_p, double **room_p)
 {
     if (s->kind == ONCE) {
-        int64_t out[MOST_MARKS];
-        apply(&s->once, x, out);
-        memcpy(x, out, s->once.n_out * sizeof *x);
+        double *const made = *room_p;
+        smp_map_apply(&s->once, *x_p, made);
+        *room_p = *x_p;
+        *x_p = made;
     } else if (s->kind == REPEATED) {
-        apply_power(s, 1 + more[s->run], x);
+        apply_power(s, (uint32_t)(1 + more[s->run]), *x_p);
     }
 }
 
 /* Whether all times are later by the same; then so they are from then on. */
-static bool is_shifted(const int64_t *before, const int64_t *x, uint32_t n)
+static bool is_shifted(const double *before, const double *x, uint32_t n)
 {
     for (uint32_t i = 1; i < n; i++) {
         if (x[i] - before[i] != x[0] - before[0]) {
@@ -610,26 +604,27 @@ static bool is_shifted(const int64_t *before, const int64_t *x, uint32_t n)
     return true;
 }
 
-int64_t smp_word_end(const smp_word *word, const uint32_t more[SMP_MOST_RUNS],
+int64_t smp_word_end(const smp_word *word, const int32_t more[SMP_MOST_RUNS],
                      uint64_t more_middle)
 {
-    int64_t x[MOST_MARKS] = {0}, before[MOST_MARKS] = {0}, end_ps = 0;
+    double a[MOST_TIMES] = {0}, b[MOST_TIMES], before[MOST_TIMES] = {0}, end_ps = 0;
+    double *x = a, *room = b;
     uint32_t loop = 0;
     for (uint32_t i = 0; i < word->n; i++) {
         const stretch *s = &word->stretches[i];
-        apply_stretch(s, more, x);
+        apply_stretch(s, more, &x, &room);
         if (s->kind == MIDDLE_BEGINS) {
             loop = i;
-            memcpy(before, x, sizeof x);
+            memcpy(before, x, sizeof before);
         } else if (s->kind == MIDDLE_ENDS && more_middle > 0) {
             if (is_shifted(before, x, s->n_changed)) {
-                const int64_t shift_ps = (x[0] - before[0]) * (int64_t)more_middle;
+                const double shift_ps = (x[0] - before[0]) * (double)more_middle;
                 for (uint32_t k = 0; k < s->n_changed; k++) {
                     x[k] += shift_ps;
                 }
                 continue;
             }
-            memcpy(before, x, sizeof x);
+            memcpy(before, x, sizeof before);
             more_middle--;
             i = loop;
         }
@@ -637,5 +632,5 @@ int64_t smp_word_end(const smp_word *word, const uint32_t more[SMP_MOST_RUNS],
     for (uint32_t q = 0; q < word->n_end; q++) {
         end_ps = x[q] > end_ps ? x[q] : end_ps;
     }
-    return end_ps;
+    return end_ps < smp_map_most ? (int64_t)end_ps : -1;
 }

@@ -29,9 +29,9 @@ typedef struct smp_word smp_word;
  * it may. */
 smp_word *smp_word_create(const smp_program *program, const int64_t *duration_ps,
                           const smp_runs *runs, bool middle, smp_arena *arena);
-/* End of the step where run r has more[r] layers more, and with `more_middle` micro-batches
- * more.  No allocation. */
-int64_t smp_word_end(const smp_word *word, const uint32_t more[SMP_MOST_RUNS],
+/* End of the step where run r has more[r] layers more (-1: one less), and with `more_middle`
+ * micro-batches more; -1: 2^53 ps (two and a half hours) or later.  No allocation. */
+int64_t smp_word_end(const smp_word *word, const int32_t more[SMP_MOST_RUNS],
                      uint64_t more_middle);
 
 #endif

@@ -218,8 +218,7 @@ static smp_status price_tasks(smp_simulation *simulation, smp_errors *errors)
         simulation->cost[c] = SMP_ARENA_ARRAY(arena, program->n_task, smp_cost);
         simulation->path_ps[c] = SMP_ARENA_ARRAY(arena, program->n_task, int64_t);
         const smp_status status = price(simulation->job, program, NULL, errors,
-                                        simulation->cost[c],
-                                        simulation->duration_ps[c]);
+                                        simulation->cost[c], simulation->duration_ps[c]);
         if (status != SMP_OK) {
             return status;
         }

@@ -200,6 +200,7 @@ static void place_apart(smp_layout *p)
             smp_layout_set_base(p, at);
         }
     }
+    p->program->apart = true;
     p->program->arena_bytes = top[SMP_SPACE_DEVICE];
     p->program->host_arena_bytes = top[SMP_SPACE_HOST];
 }

@@ -530,9 +530,10 @@ static void lower_reduce(smp_lowering *low, const smp_home *home, smp_segments *
         add_accumulate(low, home, to, second);
     }
     if (low->build.program->n_task > task0) {
-        smp_access token = { .buffer = low->reduced_token, .reads = true, .bytes = 1 };
-
-        smp_build_extend(&low->build, token);
+        smp_build_extend(&low->build,
+                         (smp_access){ .buffer = low->reduced_token,
+                                       .reads = true,
+                                       .bytes = 1 });
     }
 }
 

@@ -172,7 +172,8 @@ typedef struct touch_log { touched_item *items; uint32_t newest; } touch_log; /*
 
 /* The sweep over positions: what is alive, and by which streams it has been touched. */
 typedef struct sweep {
-    smp_order *order;
+    smp_order *order;      /* NULL: clocks are at hand */
+    const smp_clocks *clocks;
     uint32_t n_stream;
     uint64_t *alive;       /* bits: items with a life that has begun and not ended */
     uint32_t *n_alive;     /* lives, by item */
@@ -274,13 +275,25 @@ static void note_touch(touch_log *log, uint32_t position, uint32_t item)
     log->newest = item;
 }
 
+static const uint32_t *clock_of(const sweep *s, const smp_instance *it, const smp_task *task,
+                                uint32_t position, uint32_t *stream_p)
+{
+    uint32_t sources[SMP_STREAMS];
+    if (s->clocks) {
+        *stream_p = s->clocks->stream[task->stream];
+        return s->clocks->clock + (size_t)position * s->n_stream;
+    }
+    *stream_p = smp_order_stream(s->order, task);
+    (void)smp_order_task(s->order, it, task, position, sources);
+    return smp_order_clock(s->order, position);
+}
+
 static void sweep_task(smp_layout *p, sweep *s, const smp_task *task, uint32_t instance,
                        uint32_t position)
 {
     const smp_instance *it = &p->program->order[instance];
-    uint32_t stream = smp_order_stream(s->order, task), sources[SMP_STREAMS];
-    (void)smp_order_task(s->order, it, task, position, sources);
-    const uint32_t *clock = smp_order_clock(s->order, position);
+    uint32_t stream = 0;
+    const uint32_t *clock = clock_of(s, it, task, position, &stream);
     for (uint32_t a = task->access0; a < task->access0 + task->n_access; a++) {
         const smp_access *access = &p->program->accesses[a];
         const smp_buffer *buffer = &p->program->buffers[access->buffer];
@@ -310,8 +323,15 @@ static void start_logs(smp_layout *p, sweep *s)
 static void start_sweep(smp_layout *p, sweep *s)
 {
     size_t n_item = p->n_item;
-    s->order = smp_order_create(p->program, p->scratch);
-    s->n_stream = smp_order_streams(s->order);
+    const smp_clocks *clocks = p->program->clocks;
+    if (clocks && clocks->n_walk == p->n_walk &&
+        memcmp(clocks->walk, p->walk, p->n_walk * sizeof *p->walk) == 0) {
+        s->clocks = clocks;
+        s->n_stream = clocks->n_stream;
+    } else {
+        s->order = smp_order_create(p->program, p->scratch);
+        s->n_stream = smp_order_streams(s->order);
+    }
     s->alive = SMP_ARENA_ARRAY(p->scratch, p->words, uint64_t);
     s->n_alive = SMP_ARENA_ARRAY(p->scratch, n_item, uint32_t);
     s->touched = SMP_ARENA_ARRAY(p->scratch, p->n_place, uint16_t);
@@ -540,6 +560,7 @@ static void place_items(smp_layout *p, bool safety)
     const uint64_t stack_top = p->stack_top[SMP_SPACE_DEVICE];
     const uint64_t target =
         stack_top > program->live_bytes ? stack_top : program->live_bytes;
+    program->apart = false;
     program->host_arena_bytes = pack_space(p, SMP_SPACE_HOST, p->conflict,
                                            p->stack_top[SMP_SPACE_HOST], true);
     program->arena_bytes = pack_space(p, SMP_SPACE_DEVICE, p->conflict, target, true);

@@ -162,27 +162,15 @@ struct smp_order {
     uint32_t n_stream;
     uint32_t stream[SMP_STREAMS]; /* dense numbers */
     uint32_t current[SMP_STREAMS][SMP_STREAMS]; /* clock of the last task of a stream */
+    cell_range *task_ranges; /* heap: those of the accesses of the present task */
+    uint32_t task_capacity;
     uint32_t *clocks;     /* heap: n_stream entries per position */
     size_t capacity;
 };
 
-/* An access without its instance: accesses alike in these share their ranges. */
+/* An access without its instance: accesses alike in these share their ranges, from `access`
+ * on, one for each place. */
 typedef struct shape { uint64_t offset_bytes, bytes; uint32_t buffer, access; } shape;
-
-static int shape_compare(const void *a, const void *b)
-{
-    const shape *x = a, *y = b;
-    if (x->buffer != y->buffer) {
-        return x->buffer < y->buffer ? -1 : 1;
-    }
-    if (x->offset_bytes != y->offset_bytes) {
-        return x->offset_bytes < y->offset_bytes ? -1 : 1;
-    }
-    if (x->bytes != y->bytes) {
-        return x->bytes < y->bytes ? -1 : 1;
-    }
-    return (x->access > y->access) - (x->access < y->access);
-}
 
 static int address_compare(const void *a, const void *b)
 {
@@ -190,32 +178,47 @@ static int address_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bool shape_same(const shape *x, const shape *y)
+/* Accesses sorted by buffer, in their order; first[b]: the first of buffer b. */
+static uint32_t *sort_accesses(const smp_program *program, smp_arena *arena,
+                               uint32_t **first_p)
 {
-    return x->buffer == y->buffer && x->offset_bytes == y->offset_bytes && x->bytes == y->bytes;
+    uint32_t *first = SMP_ARENA_ARRAY(arena, (size_t)program->n_buffer + 2, uint32_t);
+    uint32_t *sorted = SMP_ARENA_ARRAY(arena, program->n_access, uint32_t);
+    for (uint32_t a = 0; a < program->n_access; a++) {
+        first[program->accesses[a].buffer + 2]++;
+    }
+    for (uint32_t b = 2; b < program->n_buffer + 2; b++) {
+        first[b] += first[b - 1];
+    }
+    for (uint32_t a = 0; a < program->n_access; a++) {
+        sorted[first[program->accesses[a].buffer + 1]++] = a;
+    }
+    *first_p = first;
+    return sorted;
 }
 
-/* Distinct shapes in `shapes`; table[access] becomes the first range of the access. */
-static uint32_t collect_shapes(smp_order *order, shape *shapes, uint32_t *n_range_p)
+/* Distinct shapes, those of a buffer together; table[access] becomes the first range of the
+ * access. */
+static uint32_t collect_shapes(smp_order *order, shape *shapes, smp_arena *arena,
+                               uint32_t *n_range_p)
 {
     const smp_program *program = order->program;
-    uint32_t n = program->n_access, n_shape = 0, n_range = 0;
-    for (uint32_t a = 0; a < n; a++) {
-        const smp_access *access = &program->accesses[a];
-        shapes[a] = (shape){access->offset_bytes, access->bytes, access->buffer, a};
-    }
-    if (n > 0) {
-        qsort(shapes, n, sizeof *shapes, shape_compare);
-    }
-    for (uint32_t a = 0; a < n; a++) {
-        if (n_shape == 0 || !shape_same(&shapes[a], &shapes[n_shape - 1])) {
-            uint32_t access = shapes[a].access;
-            shapes[n_shape] = shapes[a];
-            shapes[n_shape++].access = n_range; /* from here on: its first range */
-            order->table[access] = n_range;
-            n_range += smp_place_count(&program->buffers[shapes[n_shape - 1].buffer]);
-        } else {
-            order->table[shapes[a].access] = shapes[n_shape - 1].access;
+    uint32_t n_shape = 0, n_range = 0, *first = NULL;
+    const uint32_t *sorted = sort_accesses(program, arena, &first);
+    for (uint32_t b = 0; b < program->n_buffer; b++) {
+        const uint32_t shape0 = n_shape, n_place = smp_place_count(&program->buffers[b]);
+        for (uint32_t k = first[b]; k < first[b + 1]; k++) {
+            const smp_access *access = &program->accesses[sorted[k]];
+            uint32_t s = shape0;
+            while (s < n_shape && (shapes[s].offset_bytes != access->offset_bytes ||
+                                   shapes[s].bytes != access->bytes)) {
+                s++;
+            }
+            if (s == n_shape) {
+                shapes[n_shape++] = (shape){access->offset_bytes, access->bytes, b, n_range};
+                n_range += n_place;
+            }
+            order->table[sorted[k]] = shapes[s].access;
         }
     }
     *n_range_p = n_range;
@@ -272,6 +275,53 @@ static void cut_space(smp_order *order, smp_space space, const shape *shapes,
     order->n_cell += n_unique;
 }
 
+static void add_bound(uint64_t *bounds, uint32_t *n, uint64_t at)
+{
+    uint32_t k = *n;
+    while (k > 0 && bounds[k - 1] > at) {
+        k--;
+    }
+    if (k > 0 && bounds[k - 1] == at) {
+        return;
+    }
+    memmove(bounds + k + 1, bounds + k, (*n - k) * sizeof *bounds);
+    bounds[k] = at;
+    ++*n;
+}
+
+/* Ranges of a buffer whose places are apart, by its n shapes. */
+static void cut_buffer(smp_order *order, const shape *shapes, uint32_t n, uint64_t *bounds)
+{
+    const uint32_t n_place = smp_place_count(&order->program->buffers[shapes->buffer]);
+    uint32_t n_bound = 0;
+    for (uint32_t s = 0; s < n; s++) {
+        add_bound(bounds, &n_bound, shapes[s].offset_bytes);
+        add_bound(bounds, &n_bound, shapes[s].offset_bytes + shapes[s].bytes);
+    }
+    for (uint32_t s = 0; s < n; s++) {
+        const uint64_t at = shapes[s].offset_bytes;
+        const uint32_t low = find_bound(bounds, n_bound, at);
+        const uint32_t high = find_bound(bounds, n_bound, at + shapes[s].bytes);
+        for (uint32_t p = 0; p < n_place; p++) {
+            const uint32_t cell0 = order->n_cell + p * (n_bound - 1);
+            order->ranges[shapes[s].access + p] = (cell_range){cell0 + low, cell0 + high};
+        }
+    }
+    order->n_cell += n_place * (n_bound - 1);
+}
+
+static void cut_places(smp_order *order, const shape *shapes, uint32_t n_shape,
+                       uint64_t *bounds)
+{
+    for (uint32_t s = 0, n = 0; s < n_shape; s += n) {
+        n = 1;
+        while (s + n < n_shape && shapes[s + n].buffer == shapes[s].buffer) {
+            n++;
+        }
+        cut_buffer(order, shapes + s, n, bounds);
+    }
+}
+
 smp_order *smp_order_create(const smp_program *program, smp_arena *arena)
 {
     smp_order *order = SMP_ARENA_NEW(arena, smp_order);
@@ -287,10 +337,13 @@ smp_order *smp_order_create(const smp_program *program, smp_arena *arena)
     uint32_t n_range = 0;
     shape *shapes = SMP_ARENA_ARRAY(arena, program->n_access, shape);
     order->table = SMP_ARENA_ARRAY(arena, program->n_access, uint32_t);
-    uint32_t n_shape = collect_shapes(order, shapes, &n_range);
+    uint32_t n_shape = collect_shapes(order, shapes, arena, &n_range);
     order->ranges = SMP_ARENA_ARRAY(arena, n_range, cell_range);
     uint64_t *bounds = SMP_ARENA_ARRAY(arena, 2 * (size_t)n_range, uint64_t);
-    for (uint32_t space = 0; space < SMP_SPACES; space++) {
+    if (program->apart) {
+        cut_places(order, shapes, n_shape, bounds);
+    }
+    for (uint32_t space = 0; !program->apart && space < SMP_SPACES; space++) {
         cut_space(order, (smp_space)space, shapes, n_shape, bounds);
     }
     order->cells = SMP_ARENA_ARRAY(arena, order->n_cell, struct cell);
@@ -300,7 +353,9 @@ smp_order *smp_order_create(const smp_program *program, smp_arena *arena)
 void smp_order_destroy(smp_order *order)
 {
     if (order != NULL) {
+        free(order->task_ranges);
         free(order->clocks);
+        order->task_ranges = NULL;
         order->clocks = NULL;
     }
 }
@@ -320,14 +375,34 @@ const uint32_t *smp_order_clock(const smp_order *order, uint32_t position)
     return order->clocks + (size_t)position * order->n_stream;
 }
 
+void smp_order_keep(const smp_order *order, uint32_t n, smp_arena *arena, smp_clocks *clocks)
+{
+    const size_t n_entry = (size_t)n * order->n_stream;
+    clocks->n_stream = order->n_stream;
+    memcpy(clocks->stream, order->stream, sizeof clocks->stream);
+    clocks->clock = SMP_ARENA_ARRAY(arena, n_entry, uint32_t);
+    memcpy(clocks->clock, order->clocks, n_entry * sizeof *clocks->clock);
+}
+
 /* ----------------------------------------------------------------------- order */
 
-static cell_range range_of(const smp_order *order, const smp_instance *instance,
-                           uint32_t access)
+/* The ranges of a task's accesses. */
+static const cell_range *ranges_of(smp_order *order, const smp_instance *instance,
+                                   const smp_task *task)
 {
-    const smp_access *a = &order->program->accesses[access];
-    const smp_buffer *buffer = &order->program->buffers[a->buffer];
-    return order->ranges[order->table[access] + smp_place_of(buffer, instance, a->delta)];
+    const smp_program *program = order->program;
+    if (task->n_access > order->task_capacity) {
+        order->task_capacity = 2 * task->n_access;
+        order->task_ranges = smp_heap_grow(order->task_ranges, order->task_capacity,
+                                           sizeof *order->task_ranges);
+    }
+    for (uint32_t k = 0; k < task->n_access; k++) {
+        const smp_access *a = &program->accesses[task->access0 + k];
+        const smp_buffer *buffer = &program->buffers[a->buffer];
+        order->task_ranges[k] = order->ranges[order->table[task->access0 + k] +
+                                              smp_place_of(buffer, instance, a->delta)];
+    }
+    return order->task_ranges;
 }
 
 static void raise_to(uint32_t *value, uint32_t other)
@@ -338,12 +413,12 @@ static void raise_to(uint32_t *value, uint32_t other)
 }
 
 /* need[q]: the last task of stream q that this task must follow. */
-static void find_needs(const smp_order *order, const smp_instance *instance,
-                       const smp_task *task, uint32_t need[SMP_STREAMS])
+static void find_needs(const smp_order *order, const smp_task *task,
+                       const cell_range *ranges, uint32_t need[SMP_STREAMS])
 {
-    for (uint32_t a = task->access0; a < task->access0 + task->n_access; a++) {
-        bool writes = order->program->accesses[a].writes;
-        cell_range range = range_of(order, instance, a);
+    for (uint32_t k = 0; k < task->n_access; k++) {
+        const bool writes = order->program->accesses[task->access0 + k].writes;
+        const cell_range range = ranges[k];
         for (uint32_t c = range.low; c < range.high; c++) {
             const struct cell *cell = &order->cells[c];
             if (!writes || cell->readers == 0) {
@@ -361,14 +436,14 @@ static void find_needs(const smp_order *order, const smp_instance *instance,
 }
 
 /* Reads first: a task that reads and writes a cell counts as its writer. */
-static void note_accesses(smp_order *order, const smp_instance *instance, const smp_task *task,
+static void note_accesses(smp_order *order, const smp_task *task, const cell_range *ranges,
                           uint32_t stream, uint32_t name, bool writes)
 {
-    for (uint32_t a = task->access0; a < task->access0 + task->n_access; a++) {
-        if (order->program->accesses[a].writes != writes) {
+    for (uint32_t k = 0; k < task->n_access; k++) {
+        if (order->program->accesses[task->access0 + k].writes != writes) {
             continue;
         }
-        cell_range range = range_of(order, instance, a);
+        const cell_range range = ranges[k];
         for (uint32_t c = range.low; c < range.high; c++) {
             struct cell *cell = &order->cells[c];
             if (writes) {
@@ -399,7 +474,8 @@ uint32_t smp_order_task(smp_order *order, const smp_instance *instance, const sm
     uint32_t n_stream = order->n_stream, stream = order->stream[task->stream], n = 0;
     uint32_t *current = order->current[stream];
     uint32_t need[SMP_STREAMS] = {0};
-    find_needs(order, instance, task, need);
+    const cell_range *ranges = ranges_of(order, instance, task);
+    find_needs(order, task, ranges, need);
     need[stream] = 0; /* its own stream is FIFO */
     for (uint32_t q = 0; q < n_stream; q++) {
         bool implied = need[q] <= current[q];
@@ -419,8 +495,8 @@ uint32_t smp_order_task(smp_order *order, const smp_instance *instance, const sm
     }
     current[stream] = position + 1;
     memcpy(grow_clocks(order, position), current, n_stream * sizeof *current);
-    note_accesses(order, instance, task, stream, position + 1, false);
-    note_accesses(order, instance, task, stream, position + 1, true);
+    note_accesses(order, task, ranges, stream, position + 1, false);
+    note_accesses(order, task, ranges, stream, position + 1, true);
     return n;
 }
 

@@ -70,9 +70,18 @@ static inline uint64_t smp_place_bytes(const smp_buffer *buffer)
 uint64_t smp_entry_key(const smp_buffer *buffer, const smp_instance *instance,
                        uint32_t instance_index, int delta);
 
+/* Clocks of a walk over the instances of a program with places apart: those from the
+ * derivation of waits, in program->arena. */
+typedef struct smp_clocks {
+    uint32_t n_stream, stream[SMP_STREAMS]; /* dense numbers */
+    uint32_t *walk, n_walk; /* instances */
+    uint32_t *clock;        /* n_stream entries per task, in the order of the walk */
+} smp_clocks;
+
 typedef struct smp_order smp_order;
 
-/* Everything lives in `arena`.  The addresses must be final for the life of the object. */
+/* Everything lives in `arena`.  Places that are apart (program->apart) are cut each by itself,
+ * all others by address.  The addresses must be final for the life of the object. */
 smp_order *smp_order_create(const smp_program *program, smp_arena *arena);
 void smp_order_destroy(smp_order *order); /* the growing part */
 uint32_t smp_order_streams(const smp_order *order);
@@ -84,6 +93,8 @@ uint32_t smp_order_task(smp_order *order, const smp_instance *instance, const sm
                         uint32_t position, uint32_t sources[SMP_STREAMS]);
 /* Clock of a task already ordered: smp_order_streams entries. */
 const uint32_t *smp_order_clock(const smp_order *order, uint32_t position);
+/* Copies the clocks of the first n tasks, and what numbers their streams. */
+void smp_order_keep(const smp_order *order, uint32_t n, smp_arena *arena, smp_clocks *clocks);
 /* Hash of all that later tasks can depend on, with positions from `recent` on taken
  * relative to `now`.  Equal hashes one period apart: everything repeats from here. */
 uint64_t smp_order_hash(const smp_order *order, uint32_t recent, uint32_t now);

@@ -328,6 +328,8 @@ typedef struct smp_program {
     uint64_t arena_bytes, host_arena_bytes;
     uint64_t live_bytes;    /* peak of live bytes in serial issue order */
     uint64_t live_kind_bytes[SMP_KINDS]; /* at that peak; sums to live_bytes */
+    bool apart;             /* every place has bytes of its own */
+    struct smp_clocks *clocks; /* NULL: not kept (step/order.h) */
     uint64_t safety_bytes;  /* arena bytes beyond those that serial execution would need */
 } smp_program;
 
@@ -403,5 +405,9 @@ SMP_CHECK smp_status smp_step_lower_apart_on(const smp_job *job, const smp_ranks
                                              smp_errors *errors, smp_step **step_p);
 SMP_CHECK smp_status smp_step_lower_arena_on(const smp_job *job, const smp_ranks *ranks,
                                              smp_errors *errors, smp_step **step_p);
+
+/* The same; programs keep what smp_skeleton_create would otherwise find again. */
+SMP_CHECK smp_status smp_step_lower_skeleton_on(const smp_job *job, const smp_ranks *ranks,
+                                                smp_errors *errors, smp_step **step_p);
 
 #endif

@@ -259,7 +259,7 @@ static bool add_repeat(const smp_skeleton *skeleton, const side *at, const smp_r
     for (uint32_t layer = repeat->layer; layer < repeat->layer + repeat->layers; layer++) {
         bytes = smp_add(bytes, at->static_bytes[layer]);
     }
-    *growth_p = (growth){smp_mul(bytes, repeat->more), bytes};
+    *growth_p = (growth){bytes * (uint64_t)repeat->more, bytes};
     for (uint32_t s = 0; s < at->n_stack; s++) {
         uint32_t lump = 0, n = 0;
         const cell *cells = at->cells + (size_t)s * skeleton->n_layer;
@@ -267,7 +267,7 @@ static bool add_repeat(const smp_skeleton *skeleton, const side *at, const smp_r
             return false;
         }
         if (n > 0) {
-            room->entries[lump] += n * repeat->more;
+            room->entries[lump] += n * (uint64_t)repeat->more;
             room->owners[*n_cut] = owner;
             room->cuts[(*n_cut)++] = (smp_pack_cut){.fixed = lump, .holds = true};
             growth_p->slope += n * at->strides[lump];
@@ -308,7 +308,7 @@ static bool pack_side(const smp_skeleton *skeleton, const side *at, uint32_t n,
         if (!add_repeat(skeleton, at, &repeats[i], i, room, &n_cut, &grown)) {
             return false;
         }
-        floor = smp_add(floor, grown.floor);
+        floor += grown.floor; /* less where layers are taken out */
         if (slopes) {
             slopes[i].bytes[at->space] = grown.slope;
         }

@@ -14,8 +14,8 @@
 
 typedef struct smp_skeleton smp_skeleton;
 
-/* Layers layer .. layer + layers - 1 occur `more` times more, where they are. */
-typedef struct smp_repeat { uint32_t layer, layers; uint64_t more; } smp_repeat;
+/* Layers layer .. layer + layers - 1 occur `more` times more, where they are; -1: do not. */
+typedef struct smp_repeat { uint32_t layer, layers; int64_t more; } smp_repeat;
 
 /* Bytes by space; those of tokens stay 0. */
 typedef struct smp_repeated {

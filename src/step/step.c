@@ -4,6 +4,7 @@
 #include "step/lower.h"
 
 #include "base/numeric.h"
+#include "step/order.h"
 
 #include <stdlib.h>
 
@@ -271,6 +272,21 @@ smp_status smp_step_lower_arena_on(const smp_job *job, const smp_ranks *ranks,
     const smp_status status = check_model(job, errors);
 
     return status == SMP_OK ? lower_on(job, ranks, smp_program_plan_arena, errors, step_p)
+                            : status;
+}
+
+static smp_status place_and_keep_clocks(smp_program *program, smp_errors *errors)
+{
+    program->clocks = SMP_ARENA_NEW(program->arena, smp_clocks);
+    return smp_program_place_apart(program, errors);
+}
+
+smp_status smp_step_lower_skeleton_on(const smp_job *job, const smp_ranks *ranks,
+                                      smp_errors *errors, smp_step **step_p)
+{
+    const smp_status status = check_model(job, errors);
+
+    return status == SMP_OK ? lower_on(job, ranks, place_and_keep_clocks, errors, step_p)
                             : status;
 }
 

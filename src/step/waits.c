@@ -24,6 +24,8 @@ typedef struct deriving {
     uint32_t position;
     uint32_t *walked;     /* heap: by position, the instance in the walk */
     size_t n_walked, walked_capacity;
+    uint32_t *walk;       /* heap: instances derived */
+    size_t n_walk, walk_capacity;
     uint32_t jump_from, skipped; /* after the jump: walked instances from jump_from on
                                     stand for those `skipped` later */
     smp_wait *waits;      /* heap */
@@ -121,6 +123,8 @@ static void derive_instance(deriving *d, uint32_t instance)
     smp_instance *it = &d->program->order[instance];
     const smp_segment *segment = &d->program->segments[it->segment];
     uint32_t wait0 = (uint32_t)d->n_wait;
+    SMP_GROW(d->walk, d->n_walk, d->walk_capacity);
+    d->walk[d->n_walk++] = instance;
     for (uint32_t t = 0; t < segment->n_task; t++) {
         uint32_t sources[SMP_STREAMS];
         SMP_GROW(d->walked, d->n_walked, d->walked_capacity);
@@ -209,6 +213,13 @@ static void keep(deriving *d)
     if (d->n_pattern > 0) {
         memcpy(program->patterns, d->patterns, d->n_pattern * sizeof *d->patterns);
     }
+    if (program->clocks && program->apart) {
+        smp_clocks *clocks = program->clocks;
+        smp_order_keep(d->order, d->position, program->arena, clocks);
+        clocks->n_walk = (uint32_t)d->n_walk;
+        clocks->walk = SMP_ARENA_ARRAY(program->arena, d->n_walk, uint32_t);
+        memcpy(clocks->walk, d->walk, d->n_walk * sizeof *d->walk);
+    }
 }
 
 smp_status smp_program_derive_waits(smp_program *program, smp_errors *errors)
@@ -226,6 +237,7 @@ smp_status smp_program_derive_waits(smp_program *program, smp_errors *errors)
                SMP_ARENA_ARRAY(scratch, (size_t)d.blocks.n + 1, uint64_t));
     keep(&d);
     free(d.walked);
+    free(d.walk);
     free(d.waits);
     free(d.patterns);
     free(d.table);
