@@ -69,7 +69,7 @@ static const cli_option table[] = {
             "refuse a plan whose arena is larger; default: no limit"),
     CLI_FLAG("async", 0, options, async, "a thread for each stream, ordered by the waits"),
     CLI_U32("threads", 0, "N", options, threads,
-            "of BLAS, for each rank; default: cores over ranks"),
+            "that share the operations of a rank; default: cores over ranks"),
     CLI_DOUBLE("timeout", 0, "S", options, timeout,
                "seconds that a collective waits for a rank; default: 600"),
     CLI_FLAG("dry-run", 0, options, dry_run, "one step, then what it took"),
