@@ -206,24 +206,20 @@ static void loss_loop(void *context, uint64_t first, uint64_t end)
     const smp_launch *l = w->launch;
     uint64_t vocab = l->task->dims[1];
     uint64_t n = true_columns(cpu, l);
+    smp_dtype t = (smp_dtype)l->task->dtype;
     bool plain = plain_logits(cpu->rank->job->model);
     float *stats = l->at[2], *scratch = smp_heap_alloc(vocab, sizeof *scratch);
 
     for (uint64_t i = first; i < end; i++) {
-        float *x = scratch;
+        const float *x = smp_row(l->at[0], t, i * vocab, vocab, scratch);
         uint64_t target = (uint64_t)(int64_t)target_of(cpu, l, i) - vocab0(cpu, vocab);
-        float max = -INFINITY, sum;
 
-        smp_load(x, l->at[0], (smp_dtype)l->task->dtype, i * vocab, vocab);
         for (uint64_t j = 0; j < n && !plain; j++) {
-            x[j] = shape_logit(cpu->rank->job->model, x[j], NULL);
+            scratch[j] = shape_logit(cpu->rank->job->model, x[j], NULL);
         }
-        for (uint64_t j = 0; j < n; j++) {
-            max = x[j] > max ? x[j] : max;
-        }
-        sum = exponential_sum(x, n, max);
-        stats[3 * i] = max;
-        stats[3 * i + 1] = sum;
+        x = plain ? x : scratch;
+        stats[3 * i] = smp_max(x, n);
+        stats[3 * i + 1] = exponential_sum(x, n, stats[3 * i]);
         stats[3 * i + 2] = target < n ? x[target] : -INFINITY;
     }
     free(scratch);
@@ -288,7 +284,7 @@ static void loss_grad_loop(void *context, uint64_t first, uint64_t end)
     smp_dtype t = (smp_dtype)l->task->dtype;
     const float *state = l->at[4];
     bool plain = plain_logits(cpu->rank->job->model);
-    float *x = smp_heap_alloc(vocab, sizeof *x);
+    float *scratch = smp_heap_alloc(vocab, sizeof *scratch);
     double *losses = w->more;
     float factor = (float)(weight_of(cpu, l) * (double)state[SMP_SCALAR_LOSS_SCALE]);
 
@@ -297,8 +293,11 @@ static void loss_grad_loop(void *context, uint64_t first, uint64_t end)
         int32_t id = target_of(cpu, l, i);
         uint64_t target = (uint64_t)(int64_t)id - vocab0(cpu, vocab);
         float f = id < 0 ? 0.0f : factor;
+        float *x = t == SMP_F32 ? (float *)l->at[0] + i * vocab : scratch;
 
-        smp_load(x, l->at[0], t, i * vocab, vocab);
+        if (x == scratch) {
+            smp_load(x, l->at[0], t, i * vocab, vocab);
+        }
         if (plain) {
             softmax_row(x, n, all.lse, f);
             if (target < n) {
@@ -316,7 +315,7 @@ static void loss_grad_loop(void *context, uint64_t first, uint64_t end)
         smp_store(l->at[0], t, i * vocab, x, vocab);
         losses[i] = id < 0 ? 0.0 : (double)(all.lse - all.target);
     }
-    free(x);
+    free(scratch);
 }
 
 void smp_cpu_loss_grad(const smp_cpu *cpu, const smp_launch *l)
