@@ -128,7 +128,7 @@ echo 'head zeros' >"$work/rules"
 echo '*.1.input_layernorm.weight constant 3e38' >"$work/huge"
 sed 's/"vocab_size": 256/"vocab_size": 200/' "$work/tiny.json" >"$work/small.json"
 
-echo 1..30
+echo 1..31
 check "help" ends 0 --help
 check "trains" ends 0 -d "$text" --steps 2
 check "says what it does" says "^step 2  loss 5\.[0-9]*  norm .* tokens/s  mfu .* %  .*B" out
@@ -163,8 +163,9 @@ check "rules for nothing" wrong 2 "rules:1: 'head' matches no parameter" -d "$te
 check "a plan for another stack" wrong 2 "for other software is simulated, not executed" \
     -d "$text" --set stack=fsdp2
 check "a plan beyond the memory" memory
-check "no number" wrong 1 "step 1: the loss is .* in forward of layer 1, micro-batch 0" \
-    -d "$text" --init-rules "$work/huge"
+check "no number" wrong 1 "step 1: the loss is nan; .* in forward of layer 1, micro-batch 0" \
+    -d "$text" --init-rules "$work/huge" --metrics "$work/nan"
+check "which is null in metrics" grep -q '"loss": null, "gradient_norm": null,' "$work/nan"
 check "a full disk" full_disk
 check "a full disk of metrics" wrong 1 "/dev/full: writing failed: No space left" -d "$text" \
     --metrics /dev/full
