@@ -58,13 +58,16 @@ enum { SMP_GRAIN = 16384 };
 
 /* A matrix in memory as it is stored: `ld` elements from row to row. */
 typedef struct smp_matrix { const void *data; smp_dtype dtype; uint64_t ld; } smp_matrix;
-/* c[m,n] = or += op(a) op(b), row major; op(a) is [m,k]. */
-void smp_product(bool a_transposed, bool b_transposed, uint64_t m, uint64_t n, uint64_t k,
-                 float factor, smp_matrix a, smp_matrix b, bool add, void *c, smp_dtype dtype,
-                 uint64_t ldc);
+/* c[m,n] = or += op(a) op(b), row major; op(a) is [m,k].  The pool's threads share a large one,
+ * which changes no bit of it; NULL: on this thread, as inside a loop of the pool. */
+void smp_product(smp_pool *pool_or_null, bool a_transposed, bool b_transposed, uint64_t m,
+                 uint64_t n, uint64_t k, float factor, smp_matrix a, smp_matrix b, bool add,
+                 void *c, smp_dtype dtype, uint64_t ldc);
 
-void smp_set_blas_threads(uint32_t threads); /* of the process */
-double smp_cpu_peak(smp_device *device);     /* peak.c */
+/* Of the process.  The device takes one, since its pool shares products: threads of BLAS spin
+ * when a product has ended, on the cores that the pool's next loop wants. */
+void smp_set_blas_threads(uint32_t threads);
+double smp_cpu_peak(smp_pool *pool_or_null); /* FLOP/s (peak.c) */
 
 /* ---- rotary positions (cpu_rope.c) ---- */
 
@@ -86,6 +89,7 @@ float *smp_cpu_rope_tables(smp_cpu *cpu);
 /* Sum of a[i] * b[i] in double, in eight parts that make a vector. */
 double smp_dot(const float *a, const float *b, uint64_t n);
 double smp_sum(const float *a, uint64_t n);
+float smp_max(const float *a, uint64_t n); /* -infinity of none; a NaN counts nothing */
 
 /* ---- elementary functions ---- */
 

@@ -21,10 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* OpenBLAS gives a product of more than 2^18 multiplications to threads of its own (its
- * interface/gemm.c: 65536 x GEMM_MULTITHREAD_THRESHOLD), which would fight those that share the
- * heads here: blocks stay below. */
-enum { ROWS = 64, KEYS = 64, ALONE = 1 << 18 };
+/* Blocks stay in the first level of the cache and far below 10^6 multiplications, up to which
+ * OpenBLAS has kernels that copy nothing, on processors with AVX-512 and unless the right
+ * operand is transposed (its kernel/x86_64/sgemm_small_kernel_permit_skylakex.c). */
+enum { ROWS = 64, KEYS = 64, SMALL = 1 << 18 };
 
 /* A block of the matrix of logits: queries i0 .. i0 + rows, keys j0 .. j0 + keys. */
 typedef struct tile { uint64_t i0, rows, j0, keys; } tile;
@@ -47,7 +47,7 @@ static uint64_t first_key(const smp_head *h, uint64_t i0)
 /* Queries of a block; the last one may have fewer. */
 static uint64_t rows_of(const smp_heads *all)
 {
-    uint64_t wide = all->d > all->dv ? all->d : all->dv, rows = ALONE / (KEYS * wide);
+    uint64_t wide = all->d > all->dv ? all->d : all->dv, rows = SMALL / (KEYS * wide);
 
     return rows > ROWS ? ROWS : rows > 0 ? rows : 1;
 }
@@ -78,11 +78,43 @@ static void mask_row(const smp_head *h, uint64_t i, tile b, float *row)
     }
 }
 
-/* Logits of a block: masked ones are -infinity. */
-static void logits_of(const smp_head *h, tile b, float *s)
+/* Numbers that `turned` keys or values of a head take. */
+static uint64_t turned_elems(const smp_heads *all, uint64_t width)
 {
-    smp_product(false, true, b.rows, b.keys, h->all->d, h->scale, smp_matrix_rows(h->q, b.i0),
-                smp_matrix_rows(h->k, b.j0), false, s, SMP_F32, KEYS);
+    return (all->seq + KEYS - 1) / KEYS * KEYS * width;
+}
+
+/* Keys or values [seq, width] in fp32, each block of KEYS of them transposed. */
+static void turn(const smp_heads *all, smp_matrix from, uint64_t width, float *to)
+{
+    enum { PART = 64 };
+    float scratch[PART];
+
+    for (uint64_t i = 0; i < all->seq; i++) {
+        float *column = to + i / KEYS * KEYS * width + i % KEYS;
+
+        for (uint64_t j = 0; j < width; j += PART) {
+            uint64_t n = width - j < PART ? width - j : PART;
+            const float *x = smp_row(from.data, from.dtype, i * from.ld + j, n, scratch);
+
+            for (uint64_t k = 0; k < n; k++) {
+                column[(j + k) * KEYS] = x[k];
+            }
+        }
+    }
+}
+
+static smp_matrix turned_at(const float *turned, uint64_t j0, uint64_t width)
+{
+    return (smp_matrix){ turned + j0 * width, SMP_F32, KEYS };
+}
+
+/* Logits of a block: masked ones are -infinity. */
+static void logits_of(const smp_head *h, tile b, const float *turned_k, float *s)
+{
+    smp_product(NULL, false, false, b.rows, b.keys, h->all->d, h->scale,
+                smp_matrix_rows(h->q, b.i0), turned_at(turned_k, b.j0, h->all->d), false, s,
+                SMP_F32, KEYS);
     for (uint64_t i = 0; i < b.rows; i++) {
         float *row = s + i * KEYS;
 
@@ -138,11 +170,9 @@ SMP_WIDE static void exponentiate(float *row, uint64_t n, float max)
 static void advance(const smp_head *h, tile b, float *s, running *r, float *y)
 {
     for (uint64_t i = 0; i < b.rows; i++) {
-        float *row = s + i * KEYS, max = r->max[i], sum, old;
+        float *row = s + i * KEYS, max = smp_max(row, b.keys), sum, old;
 
-        for (uint64_t j = 0; j < b.keys; j++) {
-            max = row[j] > max ? row[j] : max;
-        }
+        max = r->max[i] > max ? r->max[i] : max;
         if (max == -INFINITY) { /* no key of this block is seen, nor any before */
             memset(row, 0, b.keys * sizeof *row);
             continue;
@@ -175,7 +205,7 @@ static void finish_rows(const smp_head *h, uint64_t i0, uint64_t rows, running *
     }
 }
 
-static void forward_rows(const smp_head *h, uint64_t i0, float *scratch)
+static void forward_rows(const smp_head *h, uint64_t i0, const float *turned_k, float *scratch)
 {
     uint64_t rows = rows_from(h, i0), end = keys_end(h, i0, rows);
     float *s = scratch, *factor = s + ROWS * KEYS, *y = factor + ROWS * KEYS;
@@ -189,7 +219,7 @@ static void forward_rows(const smp_head *h, uint64_t i0, float *scratch)
     for (uint64_t j0 = first_key(h, i0); j0 < end; j0 += KEYS) {
         tile b = { i0, rows, j0, end - j0 < KEYS ? end - j0 : KEYS };
 
-        logits_of(h, b, s);
+        logits_of(h, b, turned_k, s);
         advance(h, b, s, &r, y);
         if (drops(h)) {
             throw_dice(h, b, factor);
@@ -197,7 +227,7 @@ static void forward_rows(const smp_head *h, uint64_t i0, float *scratch)
                 s[i] = i % KEYS < b.keys ? s[i] * factor[i] : 0.0f;
             }
         }
-        smp_product(false, false, rows, h->all->dv, b.keys, 1.0f,
+        smp_product(NULL, false, false, rows, h->all->dv, b.keys, 1.0f,
                     (smp_matrix){ s, SMP_F32, KEYS }, smp_matrix_rows(h->v, j0), true, y,
                     SMP_F32, h->all->dv);
     }
@@ -216,13 +246,15 @@ static void share_heads(const smp_heads *all, uint64_t n, smp_loop *run)
 static void attend_loop(void *context, uint64_t first, uint64_t end)
 {
     const smp_heads *all = context;
-    float *scratch = smp_heap_alloc(2 * ROWS * KEYS + ROWS * all->dv, sizeof *scratch);
+    uint64_t blocks = 2 * ROWS * KEYS + ROWS * all->dv;
+    float *scratch = smp_heap_alloc(blocks + turned_elems(all, all->d), sizeof *scratch);
 
     for (uint64_t i = first; i < end; i++) {
         smp_head h = smp_head_of(all, i / all->heads, i % all->heads);
 
+        turn(all, h.k, all->d, scratch + blocks);
         for (uint64_t i0 = 0; i0 < all->seq; i0 += rows_of(all)) {
-            forward_rows(&h, i0, scratch);
+            forward_rows(&h, i0, scratch + blocks, scratch);
         }
     }
     free(scratch);
@@ -249,6 +281,7 @@ typedef struct grads {
     float *dq, *dk, *dv;       /* [seq, d] of one head, in fp32 */
     float *mean;               /* rowsum(dY * Y) of each query */
     float *p, *dp, *factor;    /* blocks */
+    float *turned_k, *turned_v;
     smp_matrix dy, y;
 } grads;
 
@@ -309,20 +342,21 @@ static void backward_block(const smp_head *h, tile b, const grads *g)
 {
     uint64_t d = h->all->d, dv = h->all->dv;
     smp_matrix dy = smp_matrix_rows(g->dy, b.i0), q = smp_matrix_rows(h->q, b.i0);
-    smp_matrix k = smp_matrix_rows(h->k, b.j0), v = smp_matrix_rows(h->v, b.j0);
+    smp_matrix k = smp_matrix_rows(h->k, b.j0), v = turned_at(g->turned_v, b.j0, dv);
     smp_matrix p = { g->p, SMP_F32, KEYS }, ds = { g->dp, SMP_F32, KEYS };
 
-    logits_of(h, b, g->p);
-    smp_product(false, true, b.rows, b.keys, dv, 1.0f, dy, v, false, g->dp, SMP_F32, KEYS);
+    logits_of(h, b, g->turned_k, g->p);
+    smp_product(NULL, false, false, b.rows, b.keys, dv, 1.0f, dy, v, false, g->dp, SMP_F32,
+                KEYS);
     if (drops(h)) {
         throw_dice(h, b, g->factor);
     }
     combine(h, b, g);
-    smp_product(true, false, b.keys, dv, b.rows, 1.0f, p, dy, true, g->dv + b.j0 * dv, SMP_F32,
-                dv);
-    smp_product(false, false, b.rows, d, b.keys, h->scale, ds, k, true, g->dq + b.i0 * d,
+    smp_product(NULL, true, false, b.keys, dv, b.rows, 1.0f, p, dy, true, g->dv + b.j0 * dv,
+                SMP_F32, dv);
+    smp_product(NULL, false, false, b.rows, d, b.keys, h->scale, ds, k, true, g->dq + b.i0 * d,
                 SMP_F32, d);
-    smp_product(true, false, b.keys, d, b.rows, h->scale, ds, q, true, g->dk + b.j0 * d,
+    smp_product(NULL, true, false, b.keys, d, b.rows, h->scale, ds, q, true, g->dk + b.j0 * d,
                 SMP_F32, d);
 }
 
@@ -381,7 +415,8 @@ static void attend_grad_loop(void *context, uint64_t first, uint64_t end)
     const smp_heads *all = context;
     uint64_t each = all->seq * all->d, of_v = all->seq * all->dv;
     uint64_t group = all->heads / all->kv_heads;
-    float *scratch = smp_heap_alloc(2 * each + of_v + all->seq + 3 * ROWS * KEYS,
+    uint64_t of_k = turned_elems(all, all->d), turned = of_k + turned_elems(all, all->dv);
+    float *scratch = smp_heap_alloc(2 * each + of_v + all->seq + 3 * ROWS * KEYS + turned,
                                     sizeof *scratch);
     grads g = { .dq = scratch, .dk = scratch + each, .dv = scratch + 2 * each };
 
@@ -389,10 +424,14 @@ static void attend_grad_loop(void *context, uint64_t first, uint64_t end)
     g.p = g.mean + all->seq;
     g.dp = g.p + ROWS * KEYS;
     g.factor = g.dp + ROWS * KEYS;
+    g.turned_k = g.factor + ROWS * KEYS;
+    g.turned_v = g.turned_k + of_k;
     for (uint64_t i = first; i < end; i++) {
         uint64_t sample = i / all->kv_heads, kv = i % all->kv_heads;
-        smp_head h = { 0 };
+        smp_head h = smp_head_of(all, sample, kv * group);
 
+        turn(all, h.k, all->d, g.turned_k);
+        turn(all, h.v, all->dv, g.turned_v);
         memset(g.dk, 0, (each + of_v) * sizeof *g.dk);
         for (uint64_t j = 0; j < group; j++) {
             h = smp_head_of(all, sample, kv * group + j);

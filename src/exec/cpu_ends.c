@@ -222,24 +222,20 @@ static void loss_loop(void *context, uint64_t first, uint64_t end)
     const smp_launch *l = w->launch;
     uint64_t vocab = l->task->dims[1];
     uint64_t n = true_columns(cpu, l);
+    smp_dtype t = (smp_dtype)l->task->dtype;
     bool plain = plain_logits(cpu->rank->job->model);
     float *stats = l->at[2], *scratch = smp_heap_alloc(vocab, sizeof *scratch);
 
     for (uint64_t i = first; i < end; i++) {
-        float *x = scratch;
+        const float *x = smp_row(l->at[0], t, i * vocab, vocab, scratch);
         uint64_t target = (uint64_t)(int64_t)target_of(cpu, l, i) - vocab0(cpu, vocab);
-        float max = -INFINITY, sum;
 
-        smp_load(x, l->at[0], (smp_dtype)l->task->dtype, i * vocab, vocab);
         for (uint64_t j = 0; j < n && !plain; j++) {
-            x[j] = shape_logit(cpu->rank->job->model, x[j], NULL);
+            scratch[j] = shape_logit(cpu->rank->job->model, x[j], NULL);
         }
-        for (uint64_t j = 0; j < n; j++) {
-            max = x[j] > max ? x[j] : max;
-        }
-        sum = exponential_sum(x, n, max);
-        stats[3 * i] = max;
-        stats[3 * i + 1] = sum;
+        x = plain ? x : scratch;
+        stats[3 * i] = smp_max(x, n);
+        stats[3 * i + 1] = exponential_sum(x, n, stats[3 * i]);
         stats[3 * i + 2] = target < n ? x[target] : -INFINITY;
     }
     free(scratch);

@@ -337,7 +337,7 @@ void smp_cpu_grouped_matmul(const smp_cpu *cpu, const smp_launch *l)
         smp_row_range range = smp_rows_of(&g.plan, e);
 
         for (uint64_t i = 0; i < g.n_weight && range.n > 0; i++) {
-            smp_product(false, true, range.n, g.rows, g.k, 1.0f,
+            smp_product(cpu->pool, false, true, range.n, g.rows, g.k, 1.0f,
                         part(l->at[0], t, range.first * g.k, g.k),
                         part(l->at[2], t, weight_at(&g, i, e), g.k), false,
                         (char *)row_at(l->at[3], t, range.first, g.n)
@@ -359,7 +359,7 @@ void smp_cpu_grouped_matmul_dx(const smp_cpu *cpu, const smp_launch *l)
         smp_row_range range = smp_rows_of(&g.plan, e);
 
         for (uint64_t i = 0; i < g.n_weight && range.n > 0; i++) {
-            smp_product(false, false, range.n, g.k, g.rows, 1.0f,
+            smp_product(cpu->pool, false, false, range.n, g.k, g.rows, 1.0f,
                         part(l->at[0], t, range.first * g.n + i * g.rows, g.n),
                         part(l->at[2], t, weight_at(&g, i, e), g.k), i > 0,
                         row_at(l->at[3], t, range.first, g.k), t, g.k);
@@ -403,7 +403,7 @@ void smp_cpu_grouped_matmul_dw(const smp_cpu *cpu, const smp_launch *l)
             char *dw = (char *)l->at[3] + weight_at(&g, i, e) * smp_dtype_bytes(t2);
 
             if (range.n > 0) {
-                smp_product(true, false, g.rows, g.k, range.n, factor,
+                smp_product(cpu->pool, true, false, g.rows, g.k, range.n, factor,
                             part(l->at[0], t, range.first * g.n + i * g.rows, g.n),
                             part(l->at[1], t, range.first * g.k, g.k), add, dw, t2, g.k);
             } else if (!add) { /* an expert without rows */

@@ -19,6 +19,9 @@
 #include <string.h>
 
 enum { TILE_M = 256, TILE_N = 256, TILE_K = 512 };
+/* Multiplications that are worth a thread of their own; and borders of parts are multiples of
+ * what kernels of BLAS take at once, so that each element is summed as in the whole. */
+enum { WORTH = 1 << 22, BORDER = 64 };
 
 typedef struct product {
     bool ta, tb;
@@ -29,6 +32,7 @@ typedef struct product {
     void *c;
     smp_dtype dtype;
     uint64_t ldc;
+    const void *bias;          /* [n] of a's type, of each row of c; or NULL */
 } product;
 
 #ifdef SMP_PLAIN_BLAS
@@ -75,6 +79,15 @@ static void load_tile(float *tile, smp_matrix from, uint64_t row0, uint64_t rows
 {
     for (uint64_t i = 0; i < rows; i++) {
         smp_load(tile + i * cols, from.data, from.dtype, (row0 + i) * from.ld + col0, cols);
+    }
+}
+
+/* The bias of columns j0 .. in fp32, to each row of `rows`. */
+static void fill_rows(const product *p, uint64_t j0, uint64_t cols, float *rows, uint64_t n_row,
+                      uint64_t ld)
+{
+    for (uint64_t i = 0; i < n_row; i++) {
+        smp_load(rows + i * ld, p->bias, p->a.dtype, j0, cols);
     }
 }
 
@@ -126,6 +139,9 @@ static void tile_of_c(const product *p, tiles *own, uint64_t i0, uint64_t j0)
     float *a = own->a, *b = own->b, *c = own->c;
     uint64_t m = least(TILE_M, p->m - i0), n = least(TILE_N, p->n - j0);
 
+    if (p->bias) {
+        fill_rows(p, j0, n, c, m, n);
+    }
     for (uint64_t k0 = 0; k0 < p->k; k0 += TILE_K) {
         uint64_t k = least(TILE_K, p->k - k0);
 
@@ -140,30 +156,93 @@ static void tile_of_c(const product *p, tiles *own, uint64_t i0, uint64_t j0)
             load_tile(b, p->b, k0, k, j0, n);
         }
         sgemm(p->ta, p->tb, m, n, k, p->factor, a, p->ta ? m : k, b, p->tb ? k : n,
-              k0 > 0 ? 1.0f : 0.0f, c, n);
+              k0 > 0 || p->bias ? 1.0f : 0.0f, c, n);
     }
     store_tile(p, c, i0, m, j0, n);
 }
 
-void smp_product(bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k, float factor,
-                 smp_matrix a, smp_matrix b, bool add, void *c, smp_dtype dtype, uint64_t ldc)
+/* Tiles of c, by columns within rows. */
+static void tiles_loop(void *context, uint64_t first, uint64_t end)
 {
-    product p = { ta, tb, m, n, k, factor, a, b, add, c, dtype, ldc };
-    tiles *own;
+    const product *p = context;
+    uint64_t across = (p->n + TILE_N - 1) / TILE_N;
+    tiles *own = own_tiles();
 
-    if (m == 0 || n == 0) {
-        return;
+    for (uint64_t i = first; i < end; i++) {
+        tile_of_c(p, own, i / across * TILE_M, i % across * TILE_N);
     }
-    if (a.dtype == SMP_F32 && b.dtype == SMP_F32 && dtype == SMP_F32) {
-        sgemm(ta, tb, m, n, k, factor, a.data, a.ld, b.data, b.ld, add ? 1.0f : 0.0f, c, ldc);
-        return;
+}
+
+/* A product in fp32, and how c is cut: in `down` x `across` parts. */
+typedef struct cut { const product *p; uint64_t down, across; } cut;
+
+/* Where part i of n of a dimension begins. */
+static uint64_t border(uint64_t dim, uint64_t i, uint64_t n)
+{
+    return i == n ? dim : dim * i / n / BORDER * BORDER;
+}
+
+static void parts_loop(void *context, uint64_t first, uint64_t end)
+{
+    const cut *c = context;
+    const product *p = c->p;
+
+    for (uint64_t at = first; at < end; at++) {
+        uint64_t i = at / c->across, j = at % c->across;
+        uint64_t i0 = border(p->m, i, c->down), j0 = border(p->n, j, c->across);
+        uint64_t m = border(p->m, i + 1, c->down) - i0, n = border(p->n, j + 1, c->across) - j0;
+        float *to = (float *)p->c + i0 * p->ldc + j0;
+
+        if (p->bias) {
+            fill_rows(p, j0, n, to, m, p->ldc);
+        }
+        sgemm(p->ta, p->tb, m, n, p->k, p->factor,
+              (const float *)p->a.data + (p->ta ? i0 : i0 * p->a.ld), p->a.ld,
+              (const float *)p->b.data + (p->tb ? j0 * p->b.ld : j0), p->b.ld,
+              p->add || p->bias ? 1.0f : 0.0f, to, p->ldc);
     }
-    own = own_tiles();
-    for (uint64_t i0 = 0; i0 < m; i0 += TILE_M) {
-        for (uint64_t j0 = 0; j0 < n; j0 += TILE_N) {
-            tile_of_c(&p, own, i0, j0);
+}
+
+/* A part reads its rows of op(a) and its columns of op(b): the grid that reads least. */
+static cut cut_of(const product *p, uint64_t parts)
+{
+    cut best = { p, 1, 1 };
+    uint64_t least_read = UINT64_MAX;
+
+    for (uint64_t down = 1; down <= parts; down++) {
+        uint64_t across = parts / down, read = p->m / down + p->n / across;
+
+        if (parts % down == 0 && p->m / down >= (down > 1 ? BORDER : 1)
+            && p->n / across >= (across > 1 ? BORDER : 1) && read < least_read) {
+            best = (cut){ p, down, across };
+            least_read = read;
         }
     }
+    return best;
+}
+
+static void run_product(smp_pool *pool, const product *p)
+{
+    union { const product *in; void *out; } context = { p };
+    cut c;
+
+    if (p->m == 0 || p->n == 0) {
+        return;
+    }
+    if (p->a.dtype == SMP_F32 && p->b.dtype == SMP_F32 && p->dtype == SMP_F32) {
+        c = cut_of(p, least(smp_pool_threads(pool), p->m * p->n * p->k / WORTH + 1));
+        smp_pool_run(pool, c.down * c.across, 1, parts_loop, &c);
+        return;
+    }
+    smp_pool_run(pool, (p->m + TILE_M - 1) / TILE_M * ((p->n + TILE_N - 1) / TILE_N), 1,
+                 tiles_loop, context.out);
+}
+
+void smp_product(smp_pool *pool, bool ta, bool tb, uint64_t m, uint64_t n, uint64_t k,
+                 float factor, smp_matrix a, smp_matrix b, bool add, void *c, smp_dtype dtype,
+                 uint64_t ldc)
+{
+    run_product(pool, &(product){ ta, tb, m, n, k, factor, a, b, add, c, dtype, ldc, NULL });
 }
 
 /* ---- tasks ---- */
@@ -262,13 +341,13 @@ static uint64_t row_of(const smp_launch *l, uint64_t width)
 void smp_cpu_matmul(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t m = l->task->dims[0], n = l->task->dims[1], k = l->task->dims[2];
-    smp_dtype t = (smp_dtype)l->task->dtype, t2 = (smp_dtype)l->task->dtype2;
+    smp_dtype t = (smp_dtype)l->task->dtype;
 
-    smp_product(false, true, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, row_of(l, k) },
-                (smp_matrix){ l->at[1], t, k }, false, l->at[2], t2, n);
-    if (l->n_operand > 3) {
-        add_rows(cpu, l->at[2], t2, m, n, l->at[3], t);
-    }
+    run_product(cpu->pool, &(product){ .tb = true, .m = m, .n = n, .k = k, .factor = 1.0f,
+                                       .a = { l->at[0], t, row_of(l, k) },
+                                       .b = { l->at[1], t, k }, .c = l->at[2],
+                                       .dtype = (smp_dtype)l->task->dtype2, .ldc = n,
+                                       .bias = l->n_operand > 3 ? l->at[3] : NULL });
 }
 
 void smp_cpu_matmul_dx(const smp_cpu *cpu, const smp_launch *l)
@@ -276,8 +355,7 @@ void smp_cpu_matmul_dx(const smp_cpu *cpu, const smp_launch *l)
     uint64_t m = l->task->dims[0], n = l->task->dims[1], k = l->task->dims[2];
     smp_dtype t = (smp_dtype)l->task->dtype;
 
-    (void)cpu;
-    smp_product(false, false, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, k },
+    smp_product(cpu->pool, false, false, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, k },
                 (smp_matrix){ l->at[1], t, n }, l->task->flags & SMP_FLAG_ACCUMULATE,
                 l->at[2], t, row_of(l, n));
 }
@@ -288,7 +366,7 @@ void smp_cpu_matmul_dw(const smp_cpu *cpu, const smp_launch *l)
     smp_dtype t = (smp_dtype)l->task->dtype, t2 = (smp_dtype)l->task->dtype2;
     bool add = l->task->flags & SMP_FLAG_ACCUMULATE;
 
-    smp_product(true, false, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, m },
+    smp_product(cpu->pool, true, false, m, n, k, 1.0f, (smp_matrix){ l->at[0], t, m },
                 (smp_matrix){ l->at[1], t, row_of(l, n) }, add, l->at[2], t2, n);
     if (l->n_operand > 3) {
         sum_rows(cpu, l->at[0], t, k, m, add, l->at[3], t2);

@@ -125,8 +125,8 @@ void smp_cpu_scores(const smp_cpu *cpu, const smp_launch *l)
     for (uint64_t i = 0; i < all.batch * all.heads; i++) {
         smp_head h = smp_head_of(&all, i / all.heads, i % all.heads);
 
-        smp_product(false, true, all.seq, all.seq, all.d, h.scale / layer_scale(l), h.q, h.k,
-                    false, place_of(l, 1, i * all.seq * all.seq), all.dtype, all.seq);
+        smp_product(cpu->pool, false, true, all.seq, all.seq, all.d, h.scale / layer_scale(l),
+                    h.q, h.k, false, place_of(l, 1, i * all.seq * all.seq), all.dtype, all.seq);
     }
 }
 
@@ -255,8 +255,9 @@ void smp_cpu_values(const smp_cpu *cpu, const smp_launch *l)
     for (uint64_t i = 0; i < all.batch * all.heads; i++) {
         smp_head h = smp_head_of(&all, i / all.heads, i % all.heads);
 
-        smp_product(false, false, all.seq, all.dv, all.seq, 1.0f, square_of(&h, l->at[0]), h.v,
-                    false, smp_lie_at(&all, y, h.sample, h.index), all.dtype, y.token);
+        smp_product(cpu->pool, false, false, all.seq, all.dv, all.seq, 1.0f,
+                    square_of(&h, l->at[0]), h.v, false,
+                    smp_lie_at(&all, y, h.sample, h.index), all.dtype, y.token);
     }
 }
 
@@ -281,10 +282,11 @@ void smp_cpu_values_grad(const smp_cpu *cpu, const smp_launch *l)
         smp_head h = smp_head_of(&all, i / all.heads, i % all.heads);
         smp_matrix dy = { smp_lie_at(&all, out, h.sample, h.index), all.dtype, out.token };
 
-        smp_product(false, true, all.seq, all.seq, all.dv, 1.0f, dy, h.v, false,
+        smp_product(cpu->pool, false, true, all.seq, all.seq, all.dv, 1.0f, dy, h.v, false,
                     place_of(l, 3, i * all.seq * all.seq), all.dtype, all.seq);
-        smp_product(true, false, all.seq, all.dv, all.seq, 1.0f, square_of(&h, l->at[1]), dy,
-                    is_later(&h), kv_part(&h, all.dvalues), all.dtype, all.dvalues.token);
+        smp_product(cpu->pool, true, false, all.seq, all.dv, all.seq, 1.0f,
+                    square_of(&h, l->at[1]), dy, is_later(&h), kv_part(&h, all.dvalues),
+                    all.dtype, all.dvalues.token);
     }
 }
 
@@ -298,9 +300,9 @@ void smp_cpu_scores_grad(const smp_cpu *cpu, const smp_launch *l)
         smp_matrix ds = square_of(&h, l->at[0]);
         float scale = h.scale / layer_scale(l);
 
-        smp_product(false, false, all.seq, all.d, all.seq, scale, ds, h.k, false,
+        smp_product(cpu->pool, false, false, all.seq, all.d, all.seq, scale, ds, h.k, false,
                     smp_lie_at(&all, all.dq, h.sample, h.index), all.dtype, all.dq.token);
-        smp_product(true, false, all.seq, all.d, all.seq, scale, ds, h.q, is_later(&h),
-                    kv_part(&h, all.dk), all.dtype, all.dk.token);
+        smp_product(cpu->pool, true, false, all.seq, all.d, all.seq, scale, ds, h.q,
+                    is_later(&h), kv_part(&h, all.dk), all.dtype, all.dk.token);
     }
 }

@@ -57,6 +57,29 @@ SMP_WIDE double smp_sum(const float *a, uint64_t n)
     return sum;
 }
 
+SMP_WIDE float smp_max(const float *a, uint64_t n)
+{
+    enum { LANES = 16 };
+    float part[LANES], max = -INFINITY;
+    uint64_t i = 0;
+
+    for (int k = 0; k < LANES; k++) {
+        part[k] = -INFINITY;
+    }
+    for (; i + LANES <= n; i += LANES) {
+        for (int k = 0; k < LANES; k++) {
+            part[k] = a[i + (uint64_t)k] > part[k] ? a[i + (uint64_t)k] : part[k];
+        }
+    }
+    for (; i < n; i++) {
+        max = a[i] > max ? a[i] : max;
+    }
+    for (int k = 0; k < LANES; k++) {
+        max = part[k] > max ? part[k] : max;
+    }
+    return max;
+}
+
 SMP_WIDE static double square_sum(const float *a, uint64_t n, double mean)
 {
     double part[PARTS] = { 0 }, sum = 0;

@@ -286,7 +286,7 @@ static smp_status cpu_open(const smp_rank *rank, const smp_device_options *optio
         cpu_close(device);
         return smp_fail(errors, SMP_SYSTEM, NULL, "a lock cannot be made");
     }
-    smp_set_blas_threads(options->threads);
+    smp_set_blas_threads(1);
     device->cpu.pool = smp_pool_create(options->threads);
     device->tables = smp_cpu_rope_tables(&device->cpu);
     *device_p = device;
@@ -364,6 +364,11 @@ static smp_status cpu_sync(smp_device *device, smp_errors *errors)
     return status;
 }
 
+static double cpu_peak(smp_device *device)
+{
+    return smp_cpu_peak(device->cpu.pool);
+}
+
 static bool cpu_supports(const smp_device *device, const smp_task *task)
 {
     (void)device;
@@ -383,5 +388,5 @@ const smp_device_ops smp_device_cpu = {
     .wait = cpu_wait,
     .sync = cpu_sync,
     .supports = cpu_supports,
-    .peak = smp_cpu_peak,
+    .peak = cpu_peak,
 };

@@ -27,7 +27,7 @@ typedef struct smp_exec_options {
     uint64_t validation_batches;  /* global batches of it, from its start */
     const char *init_rules;       /* a file (init_rules.h), or NULL */
     bool async;
-    uint32_t threads;             /* of BLAS, for each rank; 0: cores over ranks, at least 1 */
+    uint32_t threads;             /* of each rank; 0: cores over ranks, at least 1 */
     uint64_t device_memory_bytes; /* 0: no limit */
     double timeout_s;             /* of a collective */
     bool mpi;                     /* this process is one rank of MPI's world */

@@ -163,14 +163,14 @@ smp_status smp_runner_find_nan(smp_runner *r, uint64_t step, double loss, smp_er
     }
     if (place == UINT64_MAX) {
         return smp_fail(errors, SMP_SYSTEM, NULL,
-                        "step %" PRIu64 ": the loss is %g, not a number; no task before it has "
-                        "such a result",
-                        step + 1, loss);
+                        "step %" PRIu64 ": the loss is %s; no task before it has a result that "
+                        "is not finite",
+                        step + 1, isnan(loss) ? "nan" : "infinite");
     }
     return smp_fail(errors, SMP_SYSTEM, NULL,
-                    "step %" PRIu64 ": the loss is %g, not a number; the first result that is "
-                    "none is that of %s in %s of layer %u, micro-batch %u, on rank %u",
-                    step + 1, loss,
+                    "step %" PRIu64 ": the loss is %s; the first task whose result is not "
+                    "finite is %s in %s of layer %u, micro-batch %u, on rank %u",
+                    step + 1, isnan(loss) ? "nan" : "infinite",
                     p->tasks[p->segments[p->order[place >> 32].segment].task0
                              + (uint32_t)place].name,
                     p->segments[p->order[place >> 32].segment].name,

@@ -14,6 +14,7 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +50,8 @@ smp_status smp_log_create(const smp_exec_options *o, smp_errors *errors, smp_log
 
     log->lines = o->log;
     log->steps = o->steps;
-    log->terminal = o->log && isatty(fileno(o->log)) == 1;
+    /* mpirun lends every rank a terminal, wherever its own output goes */
+    log->terminal = o->log && !o->mpi && isatty(fileno(o->log)) == 1;
     log->start_s = seconds_now();
     log->metrics_path = o->metrics;
     if (o->metrics) {
@@ -129,6 +131,19 @@ static smp_status check(smp_log *log, smp_errors *errors)
     return status;
 }
 
+/* The sign of a NaN says nothing. */
+static double shown(double x)
+{
+    return isnan(x) ? (double)NAN : x;
+}
+
+/* JSON has no word for what is not finite. */
+static const char *json_number(double x, char text[32])
+{
+    (void)snprintf(text, 32, "%.9g", x);
+    return isfinite(x) ? text : "null";
+}
+
 static void print_step(smp_log *log, uint64_t step, const smp_exec_step *s,
                        uint64_t arena_bytes)
 {
@@ -144,7 +159,7 @@ static void print_step(smp_log *log, uint64_t step, const smp_exec_step *s,
     wipe_bar(log);
     (void)fprintf(log->lines,
                   "step %llu  loss %.6f  norm %.4f  lr %.3e%s  %.0f tokens/s%s  %s%s\n",
-                  (unsigned long long)(step + 1), s->loss, s->norm, s->lr, scale,
+                  (unsigned long long)(step + 1), shown(s->loss), shown(s->norm), s->lr, scale,
                   s->targets / s->seconds, mfu, smp_show_bytes(arena_bytes),
                   s->rows_cut > 0 ? "  moe_rows_factor has no room for the rows, skipped"
                   : s->skipped    ? "  overflow, skipped"
@@ -174,17 +189,19 @@ smp_status smp_log_step(smp_log *log, uint64_t step, const smp_exec_step *s,
                         uint64_t arena_bytes, smp_errors *errors)
 {
     smp_status status;
+    char loss[32], norm[32];
 
     if (log->lines) {
         print_step(log, step, s, arena_bytes);
     }
     if (log->metrics) {
         (void)fprintf(log->metrics,
-                      "{\"step\": %llu, \"loss\": %.9g, \"gradient_norm\": %.9g, \"lr\": %.9g, "
+                      "{\"step\": %llu, \"loss\": %s, \"gradient_norm\": %s, \"lr\": %.9g, "
                       "\"loss_scale\": %.9g, \"skipped\": %s, \"seq_len\": %llu, "
                       "\"tokens\": %.0f, \"arena_bytes\": %llu, \"seconds\": %.6f, "
                       "\"tokens_per_s\": %.1f, \"mfu\": %.4f}\n",
-                      (unsigned long long)(step + 1), s->loss, s->norm, s->lr, s->loss_scale,
+                      (unsigned long long)(step + 1), json_number(s->loss, loss),
+                      json_number(s->norm, norm), s->lr, s->loss_scale,
                       s->skipped ? "true" : "false", (unsigned long long)s->seq, s->targets,
                       (unsigned long long)arena_bytes, s->seconds, s->targets / s->seconds,
                       s->mfu);
@@ -196,14 +213,15 @@ smp_status smp_log_step(smp_log *log, uint64_t step, const smp_exec_step *s,
 smp_status smp_log_validation(smp_log *log, uint64_t step, double loss, double seconds,
                               smp_errors *errors)
 {
+    char text[32];
     smp_status status;
 
-    smp_log_line(log, "step %llu  validation loss %.6f  %.1f s", (unsigned long long)step, loss,
-                 seconds);
+    smp_log_line(log, "step %llu  validation loss %.6f  %.1f s", (unsigned long long)step,
+                 shown(loss), seconds);
     if (log->metrics) {
         (void)fprintf(log->metrics,
-                      "{\"step\": %llu, \"validation_loss\": %.9g, \"seconds\": %.6f}\n",
-                      (unsigned long long)step, loss, seconds);
+                      "{\"step\": %llu, \"validation_loss\": %s, \"seconds\": %.6f}\n",
+                      (unsigned long long)step, json_number(loss, text), seconds);
     }
     status = check(log, errors);
     if (status == SMP_OK && log->board) {

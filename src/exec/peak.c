@@ -22,21 +22,20 @@ static double seconds_now(void)
 }
 
 /* The best of a few, after one that warms up. */
-double smp_cpu_peak(smp_device *device)
+double smp_cpu_peak(smp_pool *pool)
 {
     float *a = smp_heap_alloc((size_t)3 * SIDE * SIDE, sizeof *a), *b = a + SIDE * SIDE;
     const smp_matrix x = { a, SMP_F32, SIDE }, y = { b, SMP_F32, SIDE };
     double best = 0;
 
-    (void)device;
     for (size_t i = 0; i < (size_t)2 * SIDE * SIDE; i++) {
         a[i] = (float)(i % 7) * 0.1f;
     }
     for (int i = 0; i <= REPEATS; i++) {
         double start = seconds_now(), rate;
 
-        smp_product(false, true, SIDE, SIDE, SIDE, 1.0f, x, y, false, b + SIDE * SIDE, SMP_F32,
-                    SIDE);
+        smp_product(pool, false, true, SIDE, SIDE, SIDE, 1.0f, x, y, false, b + SIDE * SIDE,
+                    SMP_F32, SIDE);
         rate = 2.0 * SIDE * SIDE * SIDE / (seconds_now() - start);
         best = i > 0 && rate > best ? rate : best;
     }

@@ -105,6 +105,11 @@ void smp_pool_destroy(smp_pool *pool)
     free(pool);
 }
 
+uint32_t smp_pool_threads(const smp_pool *pool)
+{
+    return pool ? pool->n + 1 : 1;
+}
+
 void smp_pool_run(smp_pool *pool, uint64_t n, uint64_t grain, smp_loop *run, void *context)
 {
     uint64_t parts = n / (grain > 0 ? grain : 1), each;

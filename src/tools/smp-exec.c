@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct options {
     cli_job job;
@@ -81,7 +82,7 @@ static const cli_option table[] = {
             "refuse a plan whose arena is larger; default: no limit"),
     CLI_FLAG("async", 0, options, async, "a thread for each stream, ordered by the waits"),
     CLI_U32("threads", 0, "N", options, threads,
-            "of BLAS, for each rank; default: cores over ranks"),
+            "that share the operations of a rank; default: cores over ranks"),
     CLI_DOUBLE("timeout", 0, "S", options, timeout,
                "seconds that a collective waits for a rank; default: 600"),
     CLI_FLAG("dry-run", 0, options, dry_run, "one step, then what it took"),
@@ -257,6 +258,17 @@ static int end(int exit_status)
     return exit_status;
 }
 
+/* What all ranks find is said once: while the others wait, rank 0 ends the job. */
+static void let_first_speak(smp_status status)
+{
+    const struct timespec pause = { 2, 0 };
+
+    if (status != SMP_OK && !first_process()) {
+        (void)signal(SIGTERM, SIG_DFL);
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
 /* A whole number of 0 and more. */
 static smp_status read_count(const char *option, const char *text, uint64_t high,
                              smp_errors *errors, uint64_t *value_p)
@@ -406,8 +418,8 @@ int main(int argc, char **argv)
     }
     if (status == SMP_OK && !done) {
         status = run(&o, operands.count > 0 ? operands.values[0] : NULL, errors);
+        let_first_speak(status);
     }
-    (void)status; /* the collector has it */
     cli_list_free(&o.job.set);
     cli_list_free(&operands);
     return end(cli_end("smp-exec", errors));

@@ -83,7 +83,22 @@ killed() {
     test "$found" -ne 0 && test "$found" -ne 124
 }
 
-echo 1..7
+# Each rank finds that there are no data; no bar is drawn where lines go to a file.
+said_once() {
+    # shellcheck disable=SC2086
+    run -n 4 ./smp-exec $job --data "$work/none" >"$work/said" 2>&1
+    found=$?
+    cat "$work/said"
+    test "$found" -eq 2 && test "$(grep -c 'none: No such file' "$work/said")" -eq 1
+}
+no_bar() {
+    # shellcheck disable=SC2086
+    run -n 4 ./smp-exec $job >"$work/said" 2>&1 || return 1
+    cat -v "$work/said"
+    grep -q '^step 3 ' "$work/said" && ! grep -q ' left' "$work/said"
+}
+
+echo 1..9
 check "two ranks conform" run -n 2 tests/exec/check_mpi
 check "three ranks conform" run -n 3 tests/exec/check_mpi
 check "ranks as processes train to the bits of ranks as threads" same_bits "$job"
@@ -94,3 +109,5 @@ check "who is missing is named" says "group all (ranks 0 1 2): not arrived: 2" \
 # shellcheck disable=SC2086
 check "a plan for other ranks is refused" says "the plan is for 4 ranks, 2 were started" \
     run -n 2 ./smp-exec $job
+check "what every rank finds is said once" said_once
+check "no bar is drawn into a file" no_bar

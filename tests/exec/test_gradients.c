@@ -475,6 +475,44 @@ static void gradients_are_derivatives(void **state)
     check_coverage(FILE_GRADIENTS);
 }
 
+/* A product is cut in three, at borders that divide nothing evenly, and is the same to the bit;
+ * its bias, and what it adds to, are there once. */
+static void shared_products_change_no_bit(void **state)
+{
+    enum { TALL = 300, BROAD = 520 };
+    enum { Y = TALL * TALL, X = TALL * BROAD, DW = BROAD * BROAD };
+    static float x[X], w[X], bias[TALL], out[2][Y + DW + X + TALL];
+    smp_pool *pool = smp_pool_create(3);
+
+    (void)state;
+    for (uint64_t i = 0; i < X; i++) {
+        x[i] = (float)noise(8, i);
+        w[i] = (float)noise(9, i);
+        bias[i % TALL] = (float)noise(10, i);
+        out[0][i] = out[1][i] = (float)noise(11, i);
+    }
+    for (int t = 0; t < 2; t++) {
+        float *y = out[t], *dw = y + Y, *dx = dw + DW, *db = dx + X;
+
+        cpu.pool = t ? pool : NULL;
+        LAUNCH(smp_cpu_matmul, DIMS(TALL, TALL, BROAD), 0, x, w, y, bias);
+        LAUNCH(smp_cpu_matmul_dx, DIMS(TALL, BROAD, TALL), SMP_FLAG_ACCUMULATE, y, w, dx);
+        LAUNCH(smp_cpu_matmul_dw, DIMS(BROAD, BROAD, TALL), SMP_FLAG_ACCUMULATE, x, w, dw);
+        LAUNCH(smp_cpu_matmul_dw, DIMS(TALL, BROAD, TALL), 0, y, w, dw, db);
+    }
+    cpu.pool = NULL;
+    smp_pool_destroy(pool);
+    assert_memory_equal(out[0], out[1], sizeof out[0]);
+    for (uint64_t i = 0; i < Y; i += 997) {
+        double sum = (double)bias[i % TALL];
+
+        for (uint64_t j = 0; j < BROAD; j++) {
+            sum += (double)x[i / TALL * BROAD + j] * (double)w[i % TALL * BROAD + j];
+        }
+        assert_true(fabs((double)out[1][i] - sum) < 1e-4);
+    }
+}
+
 /* Streaming against naive attention where there are many blocks, the last ones not full. */
 static void blocks_join(void **state)
 {
@@ -555,6 +593,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(gradients_are_derivatives),
     cmocka_unit_test(blocks_join),
     cmocka_unit_test(threads_change_no_bit),
+    cmocka_unit_test(shared_products_change_no_bit),
     cmocka_unit_test(exponential_is_close),
 };
 

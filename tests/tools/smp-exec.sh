@@ -206,8 +206,9 @@ check "rules for nothing" wrong 2 "rules:1: 'head' matches no parameter" -d "$te
 check "a plan for another stack" wrong 2 "for other software is simulated, not executed" \
     -d "$text" --set stack=fsdp2
 check "a plan beyond the memory" memory
-check "no number" wrong 1 "step 1: the loss is .* in forward of layer 1, micro-batch 0" \
-    -d "$text" --init-rules "$work/huge"
+check "no number" wrong 1 "step 1: the loss is nan; .* in forward of layer 1, micro-batch 0" \
+    -d "$text" --init-rules "$work/huge" --metrics "$work/nan"
+check "which is null in metrics" grep -q '"loss": null, "gradient_norm": null,' "$work/nan"
 check "a full disk" full_disk
 check "a full disk of metrics" wrong 1 "/dev/full: writing failed: No space left" -d "$text" \
     --metrics /dev/full
