@@ -195,7 +195,7 @@ static void check_slopes(const smp_skeleton *skeleton, const fewer *f, dice *d,
     }
     assert_true(smp_skeleton_arena(skeleton, f->n, repeats, room, &at, slopes));
     for (uint32_t i = 0; i < f->n; i++) {
-        const uint64_t more = f->repeats[i].more - repeats[i].more;
+        const uint64_t more = (uint64_t)(f->repeats[i].more - repeats[i].more);
         linear = linear && (more == 0 || slopes[i].linear);
         for (uint32_t space = 0; space < SMP_SPACES; space++) {
             at.arena_bytes[space] += more * slopes[i].bytes[space];
