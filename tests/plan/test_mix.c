@@ -181,7 +181,7 @@ static void test_longest_path(void **state)
             check_ok(smp_step_lower_apart(&job, s.errors, &step), s.errors);
             check_ok(smp_simulate_times(&job, step, s.errors, &simulation), s.errors);
             if (step->n_program == 1 && !step->programs[0]->host_launches) {
-                static const uint32_t none[SMP_MOST_RUNS];
+                static const int32_t none[SMP_MOST_RUNS];
                 smp_arena *arena = smp_arena_create();
                 smp_runs runs;
                 smp_runs_find(&job, 1000, &runs);
