@@ -284,7 +284,7 @@ static void loss_grad_loop(void *context, uint64_t first, uint64_t end)
     smp_dtype t = (smp_dtype)l->task->dtype;
     const float *state = l->at[4];
     bool plain = plain_logits(cpu->rank->job->model);
-    float *scratch = smp_heap_alloc(vocab, sizeof *scratch);
+    float *x = smp_heap_alloc(vocab, sizeof *x);
     double *losses = w->more;
     float factor = (float)(weight_of(cpu, l) * (double)state[SMP_SCALAR_LOSS_SCALE]);
 
@@ -293,11 +293,8 @@ static void loss_grad_loop(void *context, uint64_t first, uint64_t end)
         int32_t id = target_of(cpu, l, i);
         uint64_t target = (uint64_t)(int64_t)id - vocab0(cpu, vocab);
         float f = id < 0 ? 0.0f : factor;
-        float *x = t == SMP_F32 ? (float *)l->at[0] + i * vocab : scratch;
 
-        if (x == scratch) {
-            smp_load(x, l->at[0], t, i * vocab, vocab);
-        }
+        smp_load(x, l->at[0], t, i * vocab, vocab);
         if (plain) {
             softmax_row(x, n, all.lse, f);
             if (target < n) {
@@ -315,7 +312,7 @@ static void loss_grad_loop(void *context, uint64_t first, uint64_t end)
         smp_store(l->at[0], t, i * vocab, x, vocab);
         losses[i] = id < 0 ? 0.0 : (double)(all.lse - all.target);
     }
-    free(scratch);
+    free(x);
 }
 
 void smp_cpu_loss_grad(const smp_cpu *cpu, const smp_launch *l)
