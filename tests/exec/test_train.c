@@ -312,7 +312,7 @@ static void a_lost_loss_ends_the_run(void **state)
     t.options.hyper.lr = 1e38;
     check_ok(smp_job_resolve(&t.job, t.errors), t.errors);
     check_fails(smp_exec_run(&t.job, &t.options, t.errors, &t.result), SMP_SYSTEM, t.errors,
-                "the first task whose result is not");
+                "first task whose result is not finite is");
     tiny_close(&t);
 }
 
