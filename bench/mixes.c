@@ -192,7 +192,6 @@ int main(int argc, char **argv)
     const char *cluster_name = argc > 6 ? argv[3] : "dgx-h100";
     const long gpus = argc > 6 ? strtol(argv[4], NULL, 10) : 16384;
     smp_job job = {.batch = {8192, 2048}};
-    smp_heap_keep();
     smp_errors *errors = smp_errors_create();
     smp_model *model = NULL;
     smp_cluster *cluster = NULL;

@@ -7,9 +7,6 @@
 
 #include "base/arena.h"
 
-#ifdef HAVE_MALLOPT
-#include <malloc.h>
-#endif
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -57,16 +54,6 @@ static size_t checked_size(size_t n_elem, size_t elem_bytes)
         fail_out_of_memory(SIZE_MAX);
     }
     return n_elem * elem_bytes;
-}
-
-void smp_heap_keep(void)
-{
-#if defined(HAVE_MALLOPT) && defined(M_MMAP_THRESHOLD) && defined(M_TRIM_THRESHOLD)
-    enum { MMAP_BYTES = 32 << 20, TRIM_BYTES = 256 << 20 };
-
-    (void)mallopt(M_MMAP_THRESHOLD, MMAP_BYTES);
-    (void)mallopt(M_TRIM_THRESHOLD, TRIM_BYTES);
-#endif
 }
 
 void *smp_heap_alloc(size_t n_elem, size_t elem_bytes)

@@ -30,10 +30,6 @@ void smp_arena_reset(smp_arena *arena, smp_arena_mark mark);
 #define SMP_ARENA_NEW(arena, type) ((type *)smp_arena_alloc((arena), 1, sizeof(type)))
 #define SMP_ARENA_ARRAY(arena, n, type) ((type *)smp_arena_alloc((arena), (n), sizeof(type)))
 
-/* For programs that make and drop arenas without end: what is freed is kept for what is
- * allocated next, not given back to the system page by page. */
-void smp_heap_keep(void);
-
 /* Heap for objects that grow; never NULL, zeroed by smp_heap_alloc. */
 void *smp_heap_alloc(size_t n_elem, size_t elem_bytes);
 void *smp_heap_grow(void *old, size_t n_elem, size_t elem_bytes); /* as realloc, checked */

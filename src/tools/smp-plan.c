@@ -7,7 +7,6 @@
 #include "config.h"
 #endif
 
-#include "base/arena.h"
 #include "smp.h"
 #include "tools/offers.h"
 
@@ -273,7 +272,6 @@ static smp_status run(const options *o, const cli_list *operands, smp_errors *er
 int main(int argc, char **argv)
 {
     cli_begin();
-    smp_heap_keep();
     smp_errors *errors = smp_errors_create();
     options o = {.top = 5, .margin_percent = 3, .job.set_name = "--pin"};
     cli_list operands = {0};

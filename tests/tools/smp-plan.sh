@@ -36,7 +36,7 @@ status() {
 says() { grep -q -- "$1" "$work/$2"; }
 one_line() { test "$(wc -l <"$work/err")" -eq 1; }
 
-echo 1..31
+echo 1..33
 check "help" status 0 --help
 check "help names the options" says --pareto out
 check "version" status 0 --version
