@@ -252,8 +252,6 @@ static inline void *rank_main(void *argument)
     if (r->status != SMP_OK) {
         smp_comm_threads.abandon(r->t->world, r->rank);
     }
-    smp_runner_destroy(r->runner);
-    free(r->places);
     return NULL;
 }
 
@@ -274,6 +272,10 @@ static inline void run_ranks(training *t, const char *what)
     }
     for (uint32_t i = 0; i < t->job->world; i++) {
         (void)pthread_join(ranks[i].thread, NULL);
+    }
+    for (uint32_t i = 0; i < t->job->world; i++) { /* others may have read from it until now */
+        smp_runner_destroy(ranks[i].runner);
+        free(ranks[i].places);
     }
     for (uint32_t i = 0; i < t->job->world; i++) {
         if (ranks[i].status != SMP_OK) {
