@@ -8,8 +8,8 @@
  * Streams are serial, but in one of eight, by chance, beside each other.
  *
  * As many processes as there are cores share the work; one that dies is replaced, and what it
- * ran has failed.  With SMP_CHECK_SECONDS no training of a model starts after that time; the
- * order is one of chance, so that what ran was drawn without preference.  Every minute, and at
+ * ran has failed.  With SMP_CHECK_SECONDS no training of a model starts after that time; what
+ * ran are then the programs of the first layouts in an order of chance.  Every minute, and at
  * the end, a line says how far it is.  Exit status 1: something failed, or has not run.
  */
 #include "config.h"
