@@ -4,7 +4,8 @@
  *
  * Meshes are taken in the order of their bound on time.  A point may be left out when a
  * simulated one that fits is no slower than the point's bound of time and needs no more than
- * its bound of memory: it is then no worse than the point, whatever that is.  Leaves save
+ * its bound of memory: it is then no worse than the point, whatever that is.  Bounds come
+ * first, then, for what they leave, the price (mix.h): memory, and the time alone.  Leaves save
  * memory and never time, slowdowns by what runs beside a kernel apart, so the time without
  * them of a mesh's first leaf is a bound of its others.  First leaves are simulated in a first
  * pass, which makes the front that the second pass prunes with.  On one number of GPUs cost is

@@ -5,8 +5,10 @@
  * Plans are ranked by time, then by code, so that of two equally fast plans the one with
  * fewer memory savers wins.  A heap holds parts of the space by their bounds on that rank:
  * heads, then (head, mesh), then points.  The lowest part is taken; a part is split, a point
- * is simulated.  A point whose bound on memory is over the limit is dropped; one that a
- * simulated point dominates takes that point's time alone as its bound.  When the lowest part
+ * is priced (mix.h), which says whether it fits and bounds its time, and comes again to be
+ * simulated.  Where it cannot be priced, one that a simulated point dominates takes that
+ * point's time alone as its bound.  In the fine space a mesh is priced first, and split into
+ * its sparing points (sparing.h).  When the lowest part
  * cannot rank before the last of the plans kept, nothing that is left can: the plans are the
  * best of the whole space (gap 0), the same as without pruning.
  */
@@ -576,7 +578,7 @@ static smp_status price_point(search *s, item *point)
     if (!smp_plan_space_job(s->space, &point->point, &job)) {
         return SMP_OK;
     }
-    const smp_status st = smp_mix_price(s->mixes, &job, s->errors, &mix, &known);
+    const smp_status st = smp_mix_price_fitting(s->mixes, &job, s->errors, &mix, &known);
     if (st == SMP_OK && !known) {
         take_point(s, point);
     } else if (st == SMP_OK && mix.device_bytes <= s->limit_bytes &&
