@@ -24,6 +24,7 @@
 #include "model/model.h"
 #include "plan/head.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -382,6 +383,19 @@ static int64_t delay_ps(const beside *b, const int64_t work_ps[SMP_LINKS],
     return (int64_t)(b->collective * (two * both + one * (most - both)) * (1 - 1e-6));
 }
 
+/* Least time in which kernels and a link get through their work: beside each other the first
+ * does 1 / k and the second 1 / c of it a second, so that each second both are busy saves
+ * 1 / k + 1 / c - 1; at most, all kernels run beside the link or all of the link's work beside
+ * kernels. */
+static int64_t both_ps(const beside *b, int64_t kernels_ps, int64_t link_ps)
+{
+    const double k = b->kernel * (double)kernels_ps;
+    const double c = b->collective * (double)link_ps;
+    const double saved = fmax(0, 1 / b->kernel + 1 / b->collective - 1);
+    /* rounding, as in delay_ps */
+    return (int64_t)(((double)(kernels_ps + link_ps) - fmin(k, c) * saved) * (1 - 1e-6));
+}
+
 /* Least time of a stretch of the path with `work` of parameters to do beside it, and `ends` on
  * links and `kernels` of its own before or after it. */
 static int64_t stretch_ps(const beside *b, const smp_stretch *path,
@@ -395,7 +409,8 @@ static int64_t stretch_ps(const beside *b, const smp_stretch *path,
         const int other = SMP_LINKS - 1 - l;
         free_ps[l] = path->link_ps[other] + ends_ps[other];
         sum_ps += ends_ps[l];
-        most_ps = larger(most_ps, work_ps[l] + path->inside_ps[l] + ends_ps[l]);
+        most_ps = larger(most_ps, both_ps(b, path->kernel_ps, work_ps[l] +
+                                                     path->inside_ps[l] + ends_ps[l]) + kernels_ps);
     }
     return b->shared ? larger(sum_ps + delay_ps(b, work_ps, free_ps), most_ps) : sum_ps;
 }

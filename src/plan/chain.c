@@ -3,6 +3,7 @@
 #include "plan/chain.h"
 
 #include "base/numeric.h"
+#include "cost/cost.h"
 #include "step/order.h"
 
 enum { NONE = 0xffffffffu, MOST_LINKS = 64 };
@@ -196,28 +197,36 @@ static void init(walker *w, const smp_program *program, const int64_t *duration_
     w->links = SMP_ARENA_ARRAY(scratch, MOST_LINKS, link);
 }
 
-/* Time alone of the collectives of each segment, by link. */
-static int64_t *sum_links(const smp_program *program, const int64_t *duration_ps,
+/* Time alone of what a segment has of the path. */
+typedef struct sums { int64_t link_ps[SMP_LINKS], kernel_ps; } sums;
+
+static sums *sum_segments(const smp_program *program, const int64_t *duration_ps,
                           smp_arena *scratch)
 {
-    int64_t *sums =
-        SMP_ARENA_ARRAY(scratch, (size_t)program->n_segment * SMP_LINKS, int64_t);
+    sums *all = SMP_ARENA_ARRAY(scratch, program->n_segment, sums);
     for (uint32_t s = 0; s < program->n_segment; s++) {
         const smp_segment *segment = &program->segments[s];
         for (uint32_t t = segment->task0; t < segment->task0 + segment->n_task; t++) {
             const smp_task *task = &program->tasks[t];
-            if (task->comm != SMP_NO_COMM && smp_chain_has(task)) {
+            if (!smp_chain_has(task)) {
+                continue;
+            }
+            if (task->comm != SMP_NO_COMM) {
                 const bool between = program->comms[task->comm].placement.nodes > 1;
-                sums[s * SMP_LINKS + between] += duration_ps[t];
+                all[s].link_ps[between] += duration_ps[t];
+            } else if (is_anchor(task) &&
+                       smp_cost_overlap_kind(program, task) != SMP_OVERLAP_NONE) {
+                all[s].kernel_ps += duration_ps[t];
             }
         }
     }
-    return sums;
+    return all;
 }
 
 static void add_stretch(smp_stretch *sum, const smp_stretch *more, int64_t times)
 {
     sum->path_ps += more->path_ps * times;
+    sum->kernel_ps += more->kernel_ps * times;
     for (int l = 0; l < SMP_LINKS; l++) {
         sum->link_ps[l] += more->link_ps[l] * times;
         sum->inside_ps[l] += more->inside_ps[l] * times;
@@ -238,7 +247,7 @@ void smp_chain_measure(const smp_program *program, const int64_t *duration_ps,
     smp_stretch *at = NULL;
     smp_chain chain = {.whole = {0}};
     int64_t waiting_ps[SMP_LINKS] = {0};
-    const int64_t *links = sum_links(program, duration_ps, scratch);
+    const sums *of = sum_segments(program, duration_ps, scratch);
     init(&w, program, duration_ps, scratch);
     for (uint32_t i = 0; i < program->n_instance; i++) {
         const smp_instance *it = &program->order[i];
@@ -256,9 +265,10 @@ void smp_chain_measure(const smp_program *program, const int64_t *duration_ps,
         if (starts || backward) { /* once backward has begun, it goes on */
             at = &parts[!starts];
         }
+        at->kernel_ps += of[it->segment].kernel_ps;
         /* the last instance of a stretch may end after it, the first has begun before it */
         for (int l = 0; l < SMP_LINKS; l++) {
-            const int64_t own_ps = links[it->segment * SMP_LINKS + l];
+            const int64_t own_ps = of[it->segment].link_ps[l];
             at->inside_ps[l] += left == at ? waiting_ps[l] : 0;
             waiting_ps[l] = left == at ? own_ps : 0;
             at->link_ps[l] += own_ps;

@@ -28,6 +28,8 @@ typedef struct smp_stretch {
     /* time alone of the collectives that can be on the path, whether they are or not: all of
      * the stretch, and those that neither begin before it nor end after it */
     int64_t link_ps[SMP_LINKS], inside_ps[SMP_LINKS];
+    /* time alone of the kernels of the path that collectives slow; all run inside it */
+    int64_t kernel_ps;
 } smp_stretch;
 
 typedef struct smp_chain {
