@@ -5,7 +5,7 @@
  * A run is a range of layers that are alike: the same block, checkpointed or not, offloaded or
  * not.  Which task a layer of a long run has, what it waits for and what it shares memory with
  * does not depend on how long the run is; so a step with runs cut to a few layers says what a
- * layer more costs (steady.h says when).
+ * layer more costs (skeleton.h and word.h say when).
  */
 #ifndef SMP_PLAN_CUT_H
 #define SMP_PLAN_CUT_H

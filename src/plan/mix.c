@@ -109,13 +109,6 @@ uint64_t smp_mixes_lowered(const smp_mixes *mixes)
 
 /* ------------------------------------------------------------------- families */
 
-/* Checkpointing of none, the first and all layers is one thing. */
-static bool is_by_layer(smp_checkpointing checkpointing)
-{
-    return checkpointing == SMP_CHECKPOINTING_NONE ||
-           checkpointing == SMP_CHECKPOINTING_FIRST || checkpointing == SMP_CHECKPOINTING_FULL;
-}
-
 static void key_of(const smp_job *job, family_key *key)
 {
     memset(key, 0, sizeof *key);
@@ -129,7 +122,7 @@ static void key_of(const smp_job *job, family_key *key)
     key->settings.offload_layers = 0;
     key->settings.checkpointing_layers = 0;
     key->settings.activation_loading_horizon = 0;
-    if (is_by_layer(key->settings.checkpointing)) {
+    if (smp_checkpoints_by_layer(key->settings.checkpointing)) {
         key->settings.checkpointing = SMP_CHECKPOINTING_NONE;
     }
 }

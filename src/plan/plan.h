@@ -52,6 +52,8 @@ typedef struct smp_plan_space {
     smp_choice *choices[SMP_DIMS];
     uint32_t n_choice[SMP_DIMS];
     bool pinned[SMP_DIMS];
+    /* digits of checkpointing of none, the first, and all layers, in the order of layers */
+    uint32_t *by_layer, n_by_layer;
     bool *groups;            /* by tensor, expert, shard, layout and order: can be legal */
     uint64_t *leaves;        /* by checkpointing and prefetch: points of a mesh + 1, or 0 */
 } smp_plan_space;
@@ -76,9 +78,15 @@ bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp
 bool smp_plan_space_mesh(const smp_plan_space *space, const smp_point *point, smp_job *job_p);
 bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
                          const smp_job *mesh, smp_job *job_p);
+/* Checkpointing of none, the first and all layers is one thing. */
+bool smp_checkpoints_by_layer(smp_checkpointing checkpointing);
+/* Whether rules say of this digit of checkpointing what they say of the one before. */
+bool smp_checkpoints_alike(const smp_plan_space *space, uint32_t digit);
 /* How many legal points there are with the head and mesh digits of `point`. */
 uint64_t smp_plan_space_leaves(const smp_plan_space *space, const smp_point *point,
                                const smp_job *mesh);
+/* The same with any checkpointing. */
+uint64_t smp_plan_space_count(const smp_plan_space *space, const smp_point *mesh);
 /* Digits of `a` say the same or less memory saving than those of `b`, the rest equal: then
  * the step of `b` takes no less than that of `a` where nothing slows anything. */
 bool smp_point_dominates(const smp_point *a, const smp_point *b);
@@ -183,6 +191,19 @@ struct smp_plan {
     const char *experts;         /* a sentence on where the experts of the best lie; or NULL */
 };
 
+/* plan.c.  Plans to keep; bytes that one may use of a device of the job's cluster. */
+uint32_t smp_plan_top(const smp_plan *plan);
+uint64_t smp_plan_limit(const smp_plan *plan, const smp_job *job);
+/* Whether a deadline has passed; then the search stops with something left that may take as
+ * little as bound_ps, while the best so far takes best_ps (0: nothing is known). */
+bool smp_plan_is_late(const smp_plan *plan);
+void smp_plan_stop(smp_plan *plan, int64_t best_ps, int64_t bound_ps);
+/* Less time, or as much with a smaller code. */
+bool smp_is_faster(const smp_found *a, const smp_found *b);
+/* Keeps the best, by the plan's objective, of what it has and n more. */
+void smp_plan_merge(smp_plan *plan, const smp_found *found, uint32_t n);
+/* The next number of GPUs worth renting: those that divide a node, and whole nodes. */
+uint32_t smp_next_gpus(const smp_cluster *cluster, uint32_t gpus);
 /* A cluster with another number of GPUs, made of whole nodes from one node on; the copy
  * lies in the arena and borrows the rest. */
 const smp_cluster *smp_cluster_resized(smp_arena *arena, const smp_cluster *cluster,

@@ -14,19 +14,18 @@
  */
 #include "config.h"
 
+#include "plan/search.h"
+
 #include "plan/front.h"
+#include "plan/lean.h"
 #include "plan/sparing.h"
 
 #include "base/numeric.h"
 #include "base/parallel.h"
-#include "model/model.h"
 #include "sim/peaks.h"
-#include "step/lower.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef enum level {
     LEVEL_HEAD, LEVEL_MESH, LEVEL_PRICED_MESH, LEVEL_POINT, LEVEL_PRICED
@@ -135,92 +134,11 @@ static item heap_pop(heap *h)
     return top;
 }
 
-/* ------------------------------------------------------------------ deadline */
-
-static double now_s(void)
-{
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static bool is_late(const smp_plan *plan)
-{
-    return plan->options.deadline_s > 0 && now_s() - plan->start_s > plan->options.deadline_s;
-}
-
-/* Stops with something left that may take as little as bound_ps; the best so far takes
- * best_ps. */
-static void stop(smp_plan *plan, int64_t best_ps, int64_t bound_ps)
-{
-    const double gap = best_ps > 0 ? (double)(best_ps - bound_ps) / (double)best_ps : 1;
-    plan->stopped = true;
-    plan->info.gap = gap > plan->info.gap ? gap : plan->info.gap;
-}
-
-/* By how much whole models on every rank, which delayed_init=false makes first, are over the
- * memory of a host, whatever the other settings: no configuration has a smaller excess. */
-static uint64_t host_excess(const smp_job *job)
-{
-    const smp_cluster *cluster = job->cluster;
-    const uint32_t ranks =
-        cluster->gpus < cluster->gpus_per_node ? cluster->gpus : cluster->gpus_per_node;
-    const uint64_t bytes = smp_mul(smp_mul(4, smp_model_parameters(job->model)), ranks);
-    const uint64_t there = (uint64_t)cluster->host_memory_bytes.value;
-    return !job->settings.delayed_init && bytes > there ? bytes - there : 0;
-}
-
-/* A day of a step at the peak rate of its GPUs.  Times are 64-bit picoseconds, 106 days, and
- * real ones are longer than that: a job beyond it is not searched. */
-enum { MOST_IDEAL_S = 86400 };
-
-static double ideal_s(const smp_job *job)
-{
-    double peak = 0;
-    for (int d = 0; d < SMP_DTYPES; d++) {
-        peak = fmax(peak, job->profile->peak_flops[d].value);
-    }
-    return smp_model_flops(job) / (peak * job->cluster->gpus);
-}
-
 /* ----------------------------------------------------------------- the plans */
-
-static uint32_t top_of(const smp_plan *plan)
-{
-    return plan->options.top > 0 ? plan->options.top : 5;
-}
-
-static uint64_t limit_of(const smp_plan *plan, const smp_job *job)
-{
-    return (uint64_t)(job->cluster->memory_bytes.value * (1 - plan->options.margin_frac));
-}
 
 static rank rank_of(const smp_found *found)
 {
     return (rank){found->report.step_ps, found->code};
-}
-
-static bool is_better(const smp_found *a, const smp_found *b)
-{
-    const rank rank_a = rank_of(a);
-    const rank rank_b = rank_of(b);
-    return compare_ranks(&rank_a, &rank_b) < 0;
-}
-
-/* As is_better, over numbers of GPUs too. */
-static bool is_preferred(smp_objective objective, const smp_found *a, const smp_found *b)
-{
-    if (objective == SMP_OBJECTIVE_COST) {
-        const double cost_a = (double)a->report.step_ps * a->job.world;
-        const double cost_b = (double)b->report.step_ps * b->job.world;
-        if (cost_a < cost_b || cost_a > cost_b) {
-            return cost_a < cost_b;
-        }
-    }
-    if (objective != SMP_OBJECTIVE_TIME && a->job.world != b->job.world) {
-        return a->job.world < b->job.world;
-    }
-    return is_better(a, b);
 }
 
 /* Whether a part with this bound can still hold a plan to keep. */
@@ -240,7 +158,7 @@ static void keep(search *s, const smp_found *candidate)
         return;
     }
     uint32_t i = s->n_found < s->top ? s->n_found++ : s->n_found - 1;
-    while (i > 0 && is_better(candidate, &s->found[i - 1])) {
+    while (i > 0 && smp_is_faster(candidate, &s->found[i - 1])) {
         s->found[i] = s->found[i - 1];
         i--;
     }
@@ -339,65 +257,83 @@ static int64_t dominating_ps(const search *s, const smp_point *point)
     return most;
 }
 
-/* Whether what the parameters of a mesh need leaves room in memory; its job where it is
- * legal. */
-static smp_status open_mesh(search *s, const smp_point *point, smp_job *job_p, bool *legal_p,
-                            bool *open_p)
-{
-    uint64_t bytes = 0;
-    *open_p = smp_plan_space_mesh(s->space, point, job_p);
-    *legal_p = *open_p;
-    if (!*open_p) {
-        return SMP_OK;
-    }
-    const smp_status st = smp_bound_memory(s->bounds, job_p, false, s->errors, &bytes);
-    *open_p = bytes <= s->limit_bytes;
-    return st;
-}
-
 /* Points of the whole space. */
 static uint64_t count_points(const smp_plan_space *space)
 {
     uint64_t n = 0;
     smp_point point = {{0}};
     do {
-        smp_job mesh;
-        if (smp_plan_space_mesh(space, &point, &mesh)) {
-            n += smp_plan_space_leaves(space, &point, &mesh);
-        }
+        n += point.digit[SMP_DIM_CHECKPOINTING] == 0 ? smp_plan_space_count(space, &point) : 0;
     } while (smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
     return n;
 }
 
-/* Pushes a head with the least bound of its meshes; a head without a point that may fit is
- * dropped.  Counts its points. */
+/* The least that the points of a mesh need on a device: that of the leaf that saves most. */
+static smp_status least_memory(const search *s, const smp_point *mesh, const smp_job *mesh_job,
+                               uint64_t *bytes_p)
+{
+    smp_point leaf = *mesh;
+    smp_job job;
+    *bytes_p = UINT64_MAX;
+    for (uint32_t h = s->space->n_choice[SMP_DIM_OFFLOAD]; h-- > 0;) {
+        for (uint32_t j = s->space->n_choice[SMP_DIM_OFFLOAD_LAYERS]; j-- > 0;) {
+            leaf.digit[SMP_DIM_OFFLOAD] = h;
+            leaf.digit[SMP_DIM_OFFLOAD_LAYERS] = j;
+            if (smp_plan_space_leaf(s->space, &leaf, mesh_job, &job)) {
+                return smp_bound_memory(s->bounds, &job, true, s->errors, bytes_p);
+            }
+        }
+    }
+    return SMP_OK;
+}
+
+/* A bound of the time of all points of a head (digits of its mesh and checkpointing as in
+ * `point`), where what the parameters of this mesh need leaves room in memory; INT64_MAX where
+ * it does not, or no rule allows it. */
+static smp_status bound_head(const search *s, smp_point point, int64_t *bound_ps_p)
+{
+    const smp_choice *choices = s->space->choices[SMP_DIM_CHECKPOINTING];
+    smp_status st = SMP_OK;
+    *bound_ps_p = INT64_MAX;
+    for (uint32_t d = 0; st == SMP_OK && d < s->space->n_choice[SMP_DIM_CHECKPOINTING]; d++) {
+        smp_job job;
+        uint64_t bytes = 0;
+        int64_t ps = INT64_MAX;
+        point.digit[SMP_DIM_CHECKPOINTING] = d;
+        if (smp_checkpoints_alike(s->space, d) ||
+            !smp_plan_space_mesh(s->space, &point, &job)) {
+            continue; /* the first of a kind is the fastest */
+        }
+        st = smp_bound_memory(s->bounds, &job, false, s->errors, &bytes);
+        if (st == SMP_OK && bytes <= s->limit_bytes) {
+            st = smp_bound_time(s->bounds, &job, false, s->errors, &ps);
+        }
+        *bound_ps_p = ps < *bound_ps_p ? ps : *bound_ps_p;
+        if (choices[d].checkpointing == SMP_CHECKPOINTING_NONE) {
+            break; /* nothing is faster, and parameters need the same with all */
+        }
+    }
+    return st;
+}
+
+/* Pushes all checkpointing of a head with the least bound of its meshes, unless nothing may
+ * fit.  Counts its points. */
 static smp_status push_head(search *s, const smp_point *head)
 {
     item new_item = {{INT64_MAX, smp_plan_space_code(s->space, head)}, LEVEL_HEAD, *head};
     smp_point point = *head;
-    bool any = false;
     do {
-        smp_job job;
         int64_t bound_ps = 0;
-        bool legal = false;
-        bool open = false;
-        smp_status st = open_mesh(s, &point, &job, &legal, &open);
-        if (st == SMP_OK && open) {
-            st = smp_bound_time(s->bounds, &job, false, s->errors, &bound_ps);
-        }
-        s->n_point += legal ? smp_plan_space_leaves(s->space, &point, &job) : 0;
+        const smp_status st = bound_head(s, point, &bound_ps);
         if (st != SMP_OK) {
             return st;
         }
-        if (!open) {
-            continue;
-        }
-        any = true;
+        s->n_point += smp_plan_space_count(s->space, &point);
         if (bound_ps < new_item.bound.step_ps) {
             new_item.bound.step_ps = bound_ps;
         }
     } while (smp_plan_space_next(s->space, &point, SMP_DIM_MESH, SMP_DIM_LEAF));
-    if (any) {
+    if (new_item.bound.step_ps < INT64_MAX) {
         heap_push(&s->heap, &new_item);
     }
     return SMP_OK;
@@ -408,31 +344,103 @@ static smp_status push_heads(search *s)
     smp_point point = {{0}};
     smp_status st = SMP_OK;
     do {
-        st = push_head(s, &point);
+        st = point.digit[SMP_DIM_CHECKPOINTING] == 0 ? push_head(s, &point) : SMP_OK;
     } while (st == SMP_OK && smp_plan_space_next(s->space, &point, 0, SMP_DIM_MESH));
     return st;
+}
+
+/* The job of a mesh, and whether some point of it may fit. */
+static smp_status open_mesh(const search *s, const smp_point *mesh, smp_job *job_p,
+                            bool *open_p)
+{
+    uint64_t bytes = UINT64_MAX;
+    const smp_status st = smp_plan_space_mesh(s->space, mesh, job_p)
+                              ? least_memory(s, mesh, job_p, &bytes)
+                              : SMP_OK;
+    *open_p = bytes <= s->limit_bytes;
+    return st;
+}
+
+/* Pushes a mesh whose points may fit; no bound is less than `least_ps`. */
+static smp_status push_mesh(search *s, const smp_point *mesh, int64_t least_ps)
+{
+    smp_job job;
+    bool open = false;
+    item new_item = {{0, smp_plan_space_code(s->space, mesh)}, LEVEL_MESH, *mesh};
+    smp_status st = open_mesh(s, mesh, &job, &open);
+    if (st == SMP_OK && open) {
+        st = smp_bound_time(s->bounds, &job, true, s->errors, &new_item.bound.step_ps);
+    }
+    if (st == SMP_OK && open) {
+        if (new_item.bound.step_ps < least_ps) {
+            new_item.bound.step_ps = least_ps;
+        }
+        heap_push(&s->heap, &new_item);
+    }
+    return st;
+}
+
+/* The more layers are checkpointed the less memory is needed, and the longer a step takes.  So
+ * of the checkpointings by layer the first is pushed that may fit, and each next one when it
+ * is taken. */
+static smp_status push_first_by_layer(search *s, smp_point mesh)
+{
+    const uint32_t n = s->space->n_by_layer;
+    uint32_t low = 0; /* those before it do not fit */
+    uint32_t high = n; /* this fits */
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        smp_job job;
+        bool open = false;
+        mesh.digit[SMP_DIM_CHECKPOINTING] = s->space->by_layer[middle];
+        const smp_status st = open_mesh(s, &mesh, &job, &open);
+        if (st != SMP_OK) {
+            return st;
+        }
+        if (open) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    if (low == n) {
+        return SMP_OK;
+    }
+    mesh.digit[SMP_DIM_CHECKPOINTING] = s->space->by_layer[low];
+    return push_mesh(s, &mesh, 0);
+}
+
+static smp_status push_next_by_layer(search *s, const item *mesh)
+{
+    const uint32_t digit = mesh->point.digit[SMP_DIM_CHECKPOINTING];
+    for (uint32_t i = 0; i + 1 < s->space->n_by_layer; i++) {
+        if (s->space->by_layer[i] == digit) {
+            smp_point next = mesh->point;
+            next.digit[SMP_DIM_CHECKPOINTING] = s->space->by_layer[i + 1];
+            return push_mesh(s, &next, mesh->bound.step_ps);
+        }
+    }
+    return SMP_OK;
 }
 
 static smp_status split_head(search *s, const item *head)
 {
     smp_point point = head->point;
+    smp_status st = SMP_OK;
     do {
-        smp_job job;
-        bool legal = false;
-        bool open = false;
-        item mesh = {{0, smp_plan_space_code(s->space, &point)}, LEVEL_MESH, point};
-        smp_status st = open_mesh(s, &point, &job, &legal, &open);
-        if (st == SMP_OK && open) {
-            st = smp_bound_time(s->bounds, &job, true, s->errors, &mesh.bound.step_ps);
+        st = push_first_by_layer(s, point);
+        for (uint32_t d = 0; st == SMP_OK && d < s->space->n_choice[SMP_DIM_CHECKPOINTING];
+             d++) {
+            smp_point mesh = point;
+            mesh.digit[SMP_DIM_CHECKPOINTING] = d;
+            if (!smp_checkpoints_by_layer(
+                    s->space->choices[SMP_DIM_CHECKPOINTING][d].checkpointing)) {
+                st = push_mesh(s, &mesh, 0);
+            }
         }
-        if (st != SMP_OK) {
-            return st;
-        }
-        if (open) {
-            heap_push(&s->heap, &mesh);
-        }
-    } while (smp_plan_space_next(s->space, &point, SMP_DIM_MESH, SMP_DIM_LEAF));
-    return SMP_OK;
+    } while (st == SMP_OK &&
+             smp_plan_space_next(s->space, &point, SMP_DIM_MESH, SMP_DIM_LEAF));
+    return st;
 }
 
 static smp_status split_mesh(search *s, const item *mesh)
@@ -511,61 +519,69 @@ static void take_point(search *s, item *point)
     }
 }
 
-/* The least that the points of a mesh need on a device is that of its last leaf. */
-static smp_status may_fit(search *s, const smp_point *mesh, bool *may_p)
-{
-    smp_point last = *mesh;
-    smp_job job;
-    uint64_t bytes = 0;
-    *may_p = true;
-    for (int dim = SMP_DIM_LEAF; dim < SMP_DIMS; dim++) {
-        last.digit[dim] = s->space->n_choice[dim] - 1;
-    }
-    if (!smp_plan_space_job(s->space, &last, &job)) {
-        return SMP_OK;
-    }
-    const smp_status st = smp_bound_memory(s->bounds, &job, true, s->errors, &bytes);
-    *may_p = bytes <= s->limit_bytes;
-    return st;
-}
-
 /* The time of the first leaf where nothing slows anything is a bound for all of a mesh. */
 static smp_status price_mesh(search *s, const item *mesh)
 {
     const smp_pricing pricing = pricing_of(s);
     smp_price price;
-    bool may = false;
-    smp_status st = may_fit(s, &mesh->point, &may);
-    if (st == SMP_OK && may) {
-        st = smp_price_point(&pricing, &mesh->point, s->errors, &price);
-    }
-    if (st == SMP_OK && may) {
+    const smp_status st = smp_price_point(&pricing, &mesh->point, s->errors, &price);
+    if (st == SMP_OK) {
         push_priced(s, LEVEL_PRICED_MESH, &mesh->point, mesh->bound.step_ps,
                     price.legal ? price.alone_ps : 0);
     }
     return st;
 }
 
-/* The sparing points of a mesh. */
-static smp_status split_finely(search *s, const item *mesh)
+/* The sparing points among those that differ from `leaf` in what is offloaded: it offloads as
+ * little as the space has. */
+static smp_status split_leaves(search *s, smp_point leaf, int64_t least_ps)
 {
     const smp_pricing pricing = pricing_of(s);
-    smp_point leaf = mesh->point;
-    smp_status st = SMP_OK;
-    for (uint32_t p = 0; st == SMP_OK && p < s->space->n_choice[SMP_DIM_PREFETCH]; p++) {
-        for (uint32_t h = 0; st == SMP_OK && h < s->space->n_choice[SMP_DIM_OFFLOAD]; h++) {
-            bool found = false;
-            smp_price price;
-            leaf.digit[SMP_DIM_PREFETCH] = p;
-            leaf.digit[SMP_DIM_OFFLOAD] = h;
-            leaf.digit[SMP_DIM_OFFLOAD_LAYERS] = 0;
-            st = smp_find_sparing(&pricing, &leaf, s->errors, &price, &found);
-            if (st == SMP_OK && found) {
-                push_priced(s, LEVEL_PRICED, &leaf, mesh->bound.step_ps, price.alone_ps);
+    smp_price price;
+    bool is = false;
+    smp_status st = smp_price_point(&pricing, &leaf, s->errors, &price);
+    if (st != SMP_OK) {
+        return st;
+    }
+    const rank alone = {price.alone_ps, smp_plan_space_code(s->space, &leaf)};
+    if (price.legal && !is_open(s, &alone)) {
+        return SMP_OK;
+    }
+    if (price.legal && price.fits && !smp_offloads(s->space, &leaf)) {
+        st = smp_is_sparing(&pricing, &leaf, s->errors, &is);
+        if (st == SMP_OK && is) {
+            push_priced(s, LEVEL_PRICED, &leaf, least_ps, price.alone_ps);
+        }
+        return st; /* no offload spares what fits without */
+    }
+    for (uint32_t h = 0; st == SMP_OK && h < s->space->n_choice[SMP_DIM_OFFLOAD]; h++) {
+        leaf.digit[SMP_DIM_OFFLOAD] = h;
+        leaf.digit[SMP_DIM_OFFLOAD_LAYERS] = 0;
+        if (smp_offloads(s->space, &leaf)) {
+            st = smp_find_sparing(&pricing, &leaf, s->errors, &price, &is);
+            if (st == SMP_OK && is) {
+                push_priced(s, LEVEL_PRICED, &leaf, least_ps, price.alone_ps);
             }
         }
     }
     return st;
+}
+
+static smp_status split_finely(search *s, const item *mesh)
+{
+    smp_point leaf = mesh->point;
+    smp_status st = SMP_OK;
+    for (uint32_t p = 0; st == SMP_OK && p < s->space->n_choice[SMP_DIM_PREFETCH]; p++) {
+        leaf.digit[SMP_DIM_PREFETCH] = p;
+        st = split_leaves(s, leaf, mesh->bound.step_ps);
+    }
+    return st;
+}
+
+static smp_status take_mesh(search *s, const item *mesh)
+{
+    const smp_status st = push_next_by_layer(s, mesh);
+    return st != SMP_OK ? st : s->space->fine ? price_mesh(s, mesh) : split_mesh(s, mesh);
 }
 
 /* Prices a point: one that does not fit is dropped, and one that does comes again with its
@@ -596,9 +612,9 @@ static smp_status fill_batch(search *s)
         item part = heap_pop(&s->heap);
         const bool open = is_open(s, &part.bound);
         /* a batch that has been begun is simulated: what it holds has lower bounds */
-        const bool late = open && s->n_ready == 0 && s->n_found > 0 && is_late(s->plan);
+        const bool late = open && s->n_ready == 0 && s->n_found > 0 && smp_plan_is_late(s->plan);
         if (late) {
-            stop(s->plan, s->found[0].report.step_ps, part.bound.step_ps);
+            smp_plan_stop(s->plan, s->found[0].report.step_ps, part.bound.step_ps);
         }
         if (late || !open) {
             s->heap.n = 0;
@@ -609,7 +625,7 @@ static smp_status fill_batch(search *s)
             st = split_head(s, &part);
             break;
         case LEVEL_MESH:
-            st = s->space->fine ? price_mesh(s, &part) : split_mesh(s, &part);
+            st = take_mesh(s, &part);
             break;
         case LEVEL_PRICED_MESH:
             st = split_finely(s, &part);
@@ -676,53 +692,30 @@ static smp_status every_point(search *s)
     return SMP_OK;
 }
 
-static void merge(search *s)
-{
-    smp_plan *plan = s->plan;
-    for (uint32_t i = 0; i < s->n_found; i++) {
-        uint32_t at = plan->n_found;
-        while (at > 0 && is_preferred(plan->options.objective, &s->found[i],
-                                      &plan->found[at - 1])) {
-            at--;
-        }
-        if (at == top_of(plan)) {
-            continue;
-        }
-        if (plan->n_found < top_of(plan)) {
-            plan->n_found++;
-        }
-        for (uint32_t k = plan->n_found - 1; k > at; k--) {
-            plan->found[k] = plan->found[k - 1];
-        }
-        plan->found[at] = s->found[i];
-    }
-}
-
-/* The best plans on the GPUs of `job`, added to the plan. */
-static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job *job,
+smp_status smp_search(smp_plan *plan, smp_bounds *bounds, const smp_job *job,
                               smp_errors *errors)
 {
     smp_arena *arena = smp_arena_create();
-    search s = {.plan = plan, .errors = errors, .bounds = bounds, .top = top_of(plan)};
+    search s = {.plan = plan, .errors = errors, .bounds = bounds, .top = smp_plan_top(plan)};
     s.space = smp_plan_space_create(job, plan->options.fine);
-    s.found = SMP_ARENA_ARRAY(arena, top_of(plan), smp_found);
+    s.found = SMP_ARENA_ARRAY(arena, smp_plan_top(plan), smp_found);
     s.ready = SMP_ARENA_ARRAY(arena, BATCH, ready);
     for (uint32_t i = 0; i < BATCH; i++) {
         s.ready[i].errors = smp_errors_create();
     }
     s.mixes = smp_mixes_create();
-    s.limit_bytes = limit_of(plan, job);
+    s.limit_bytes = smp_plan_limit(plan, job);
     const uint64_t before = plan->info.evaluated;
     smp_status st = SMP_OK;
     if (!plan->options.prune) {
         st = every_point(&s);
-    } else if (host_excess(job) == 0) {
+    } else if (smp_host_excess(job) == 0) {
         st = best_first(&s);
     } else { /* nothing fits */
         s.n_point = count_points(s.space);
         plan->info.enumerated += s.n_point;
     }
-    merge(&s);
+    smp_plan_merge(plan, s.found, s.n_found);
     if (st == SMP_OK && plan->options.front) {
         st = smp_front_find(plan, bounds, job, errors);
     }
@@ -739,386 +732,3 @@ static smp_status search_gpus(smp_plan *plan, smp_bounds *bounds, const smp_job 
     return st;
 }
 
-/* ----------------------------------------------------------- numbers of GPUs */
-
-const smp_cluster *smp_cluster_resized(smp_arena *arena, const smp_cluster *cluster,
-                                       uint32_t gpus)
-{
-    smp_cluster *copy = SMP_ARENA_NEW(arena, smp_cluster);
-    *copy = *cluster;
-    copy->gpus = gpus;
-    copy->nodes = (uint32_t)smp_ceil_div(gpus, cluster->gpus_per_node);
-    return copy;
-}
-
-/* Numbers of GPUs worth renting: those that divide a node, and whole nodes. */
-static uint32_t next_gpus(const smp_cluster *cluster, uint32_t gpus)
-{
-    const uint32_t node = cluster->gpus_per_node;
-    if (gpus >= node) {
-        return gpus - gpus % node + node;
-    }
-    do {
-        gpus++;
-    } while (node % gpus != 0);
-    return gpus;
-}
-
-/* --objective time looks at the cluster as it is; cost and gpus at smaller ones too. */
-static smp_status search_all(smp_plan *plan, smp_bounds *bounds, smp_errors *errors)
-{
-    const smp_cluster *cluster = plan->job.cluster;
-    const smp_objective objective = plan->options.objective;
-    if (objective == SMP_OBJECTIVE_TIME) {
-        return search_gpus(plan, bounds, &plan->job, errors);
-    }
-    for (uint32_t gpus = 1; gpus < cluster->gpus; gpus = next_gpus(cluster, gpus)) {
-        if (plan->n_found > 0 && is_late(plan)) {
-            stop(plan, 0, 0); /* of the other numbers nothing is known */
-            return SMP_OK;
-        }
-        /* only whole fractions for cost, or large clusters would take long */
-        if (objective == SMP_OBJECTIVE_COST && cluster->gpus % gpus != 0) {
-            continue;
-        }
-        smp_job job = plan->job;
-        job.cluster = smp_cluster_resized(plan->arena, cluster, gpus);
-        if (ideal_s(&job) > MOST_IDEAL_S) {
-            continue;
-        }
-        const smp_status st = search_gpus(plan, bounds, &job, errors);
-        if (st != SMP_OK || (objective == SMP_OBJECTIVE_GPUS && plan->n_found > 0)) {
-            return st;
-        }
-    }
-    return search_gpus(plan, bounds, &plan->job, errors);
-}
-
-/* --------------------------------------------------------------- nothing fits */
-
-/* Whether a point saves as much memory as it can: smallest micro-batch, everything
- * checkpointed, most chunks; with and without offload, which needs host memory. */
-static bool is_lean_head(const smp_plan_space *space, const smp_point *point)
-{
-    return point->digit[SMP_DIM_MICRO] == 0 &&
-           point->digit[SMP_DIM_CHUNKS] == space->n_choice[SMP_DIM_CHUNKS] - 1 &&
-           point->digit[SMP_DIM_CHECKPOINTING] == space->n_choice[SMP_DIM_CHECKPOINTING] - 1;
-}
-
-static bool is_lean_leaf(const smp_plan_space *space, const smp_point *point)
-{
-    const uint32_t offload = point->digit[SMP_DIM_OFFLOAD];
-    const uint32_t layers = point->digit[SMP_DIM_OFFLOAD_LAYERS];
-    return (offload == 0 && layers == 0) ||
-           (offload == space->n_choice[SMP_DIM_OFFLOAD] - 1 &&
-            layers == space->n_choice[SMP_DIM_OFFLOAD_LAYERS] - 1);
-}
-
-typedef struct lean { smp_found found; uint64_t excess_bytes; bool any; } lean;
-
-/* A lean point, by the least that it can lack, and by the least peak on the device. */
-typedef struct lean_item { uint64_t excess_bytes, bytes, code; smp_point point; } lean_item;
-typedef struct lean_items { lean_item *items; size_t n, room; } lean_items;
-
-static int compare_lean(const void *left, const void *right)
-{
-    const lean_item *a = left;
-    const lean_item *b = right;
-    if (a->excess_bytes != b->excess_bytes) {
-        return a->excess_bytes < b->excess_bytes ? -1 : 1;
-    }
-    if (a->bytes != b->bytes) {
-        return a->bytes < b->bytes ? -1 : 1;
-    }
-    return (a->code > b->code) - (a->code < b->code);
-}
-
-/* Adds the lean points of a mesh whose bound leaves them below `below`. */
-static smp_status add_lean(const smp_plan *plan, smp_bounds *bounds,
-                           const smp_plan_space *space, smp_point point, uint64_t below,
-                           smp_errors *errors, lean_items *all)
-{
-    const uint64_t limit = limit_of(plan, space->job);
-    smp_job mesh;
-    smp_job job;
-    if (!smp_plan_space_mesh(space, &point, &mesh)) {
-        return SMP_OK;
-    }
-    do {
-        uint64_t bytes = 0;
-        if (!is_lean_leaf(space, &point) || !smp_plan_space_leaf(space, &point, &mesh, &job)) {
-            continue;
-        }
-        const smp_status st = smp_bound_memory(bounds, &job, true, errors, &bytes);
-        if (st != SMP_OK) {
-            return st;
-        }
-        const uint64_t on_host = host_excess(space->job);
-        const uint64_t on_device = bytes > limit ? bytes - limit : 0;
-        const uint64_t excess = on_device > on_host ? on_device : on_host;
-        if (excess < below) {
-            SMP_GROW(all->items, all->n, all->room);
-            all->items[all->n++] =
-                (lean_item){excess, bytes, smp_plan_space_code(space, &point), point};
-        }
-    } while (smp_plan_space_next(space, &point, SMP_DIM_LEAF, SMP_DIMS));
-    return SMP_OK;
-}
-
-/* Whether `a` is to be named rather than `b`: it lacks less, needs less, comes first. */
-static bool is_leaner(const lean *a, const lean *b)
-{
-    const uint64_t peak_a = a->found.report.memory.peak_bytes;
-    const uint64_t peak_b = b->found.report.memory.peak_bytes;
-    if (!b->any || a->excess_bytes != b->excess_bytes) {
-        return a->excess_bytes < b->excess_bytes;
-    }
-    return peak_a != peak_b ? peak_a < peak_b : a->found.code < b->found.code;
-}
-
-/* Simulates lean points in the order of their bounds, until none can lack less; what lacks in
- * host memory for any point is the least there is. */
-static smp_status try_lean(const smp_plan *plan, const smp_plan_space *space,
-                           const lean_items *all, smp_errors *errors, lean *best)
-{
-    const uint64_t least = host_excess(space->job);
-    for (size_t i = 0; i < all->n && best->excess_bytes > least; i++) {
-        lean candidate = {.found.code = all->items[i].code, .any = true};
-        smp_found *found = &candidate.found;
-        if (all->items[i].excess_bytes > best->excess_bytes ||
-            (best->any && all->items[i].excess_bytes == best->excess_bytes &&
-             all->items[i].bytes > best->found.report.memory.peak_bytes)) {
-            break;
-        }
-        if (!smp_plan_space_job(space, &all->items[i].point, &found->job)) {
-            continue;
-        }
-        const smp_status st = smp_evaluate(&found->job, false, errors, &found->report, NULL,
-                                           NULL);
-        if (st != SMP_OK) {
-            return st;
-        }
-        candidate.excess_bytes = smp_report_excess(&found->report, plan->options.margin_frac);
-        if (is_leaner(&candidate, best)) {
-            *best = candidate;
-        }
-    }
-    return SMP_OK;
-}
-
-/* Of the lean points, the one with the least excess, if that is below `below`. */
-static smp_status find_leanest(const smp_plan *plan, smp_bounds *bounds, const smp_job *job,
-                               uint64_t below, smp_errors *errors, lean *best)
-{
-    smp_plan_space *space = smp_plan_space_create(job, plan->options.fine);
-    smp_point point = {{0}};
-    lean_items all = {0};
-    smp_status st = SMP_OK;
-    *best = (lean){.excess_bytes = below};
-    do {
-        if (is_lean_head(space, &point)) {
-            st = add_lean(plan, bounds, space, point, below, errors, &all);
-        }
-    } while (st == SMP_OK && smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
-    if (st == SMP_OK && all.n > 0) {
-        qsort(all.items, all.n, sizeof *all.items, compare_lean);
-        st = try_lean(plan, space, &all, errors, best);
-    }
-    free(all.items);
-    smp_plan_space_destroy(space);
-    return st;
-}
-
-/* More GPUs than this cannot each have a part of a sequence of the batch. */
-static uint32_t most_gpus(const smp_job *job)
-{
-    enum { MOST_GPUS = 65536 };
-    const uint32_t tensor = smp_settings_given(&job->settings, "tensor_parallel_degree")
-                                ? job->settings.tensor_parallel_degree
-                                : job->cluster->gpus_per_node;
-    const uint64_t most = smp_mul(job->batch.global_batch, tensor);
-    if (job->cluster->nics == 0) {
-        return job->cluster->gpus_per_node;
-    }
-    return most < MOST_GPUS ? (uint32_t)most : MOST_GPUS;
-}
-
-/* The smallest number of GPUs, in whole nodes, on which something fits. */
-static smp_status find_fitting(smp_plan *plan, smp_bounds *bounds, smp_errors *errors)
-{
-    const smp_cluster *cluster = plan->job.cluster;
-    const uint32_t most = most_gpus(&plan->job);
-    plan->largest_gpus_tried = cluster->gpus;
-    for (uint32_t gpus = next_gpus(cluster, cluster->gpus); gpus <= most;
-         gpus = next_gpus(cluster, gpus)) {
-        smp_arena_mark mark = smp_arena_here(plan->arena);
-        smp_job job = plan->job;
-        job.cluster = smp_cluster_resized(plan->arena, cluster, gpus);
-        lean best;
-        const smp_status st = find_leanest(plan, bounds, &job, 1, errors, &best);
-        smp_arena_reset(plan->arena, mark);
-        plan->largest_gpus_tried = gpus;
-        if (st != SMP_OK) {
-            return st;
-        }
-        if (best.any) { /* with an excess below 1 */
-            plan->fitting_gpus = gpus;
-            return SMP_OK;
-        }
-    }
-    return SMP_OK;
-}
-
-/* Why there is no candidate at all: the rules that the pins break. */
-static smp_status explain_empty(const smp_plan *plan, smp_errors *errors)
-{
-    smp_job job = plan->job;
-    const smp_status st = smp_job_resolve(&job, errors);
-    if (st != SMP_OK) {
-        return st;
-    }
-    return smp_fail(errors, SMP_INPUT, NULL,
-                    "no configuration of %u GPUs follows the rules with the settings given and "
-                    "a global batch of %llu sequences: give fewer settings, or a batch that "
-                    "more numbers divide",
-                    plan->job.cluster->gpus, (unsigned long long)plan->job.batch.global_batch);
-}
-
-/* Whole models on the host of a node do not become fewer with more nodes. */
-static bool lacks_on_any_nodes(const smp_memory *memory)
-{
-    return !memory->peaks[SMP_MOMENT_INIT_EVERY_RANK].fits &&
-           smp_peaks_most(memory, true) == SMP_MOMENT_INIT_EVERY_RANK;
-}
-
-static smp_status explain_nothing_fits(smp_plan *plan, smp_bounds *bounds, smp_errors *errors)
-{
-    lean best;
-    smp_status st = find_leanest(plan, bounds, &plan->job, UINT64_MAX, errors, &best);
-    if (st != SMP_OK) {
-        return st;
-    }
-    if (!best.any) {
-        return explain_empty(plan, errors);
-    }
-    st = smp_evaluate(&best.found.job, true, errors, &best.found.report, NULL, NULL);
-    if (st != SMP_OK) {
-        return st;
-    }
-    plan->has_nearest = true;
-    plan->nearest = best.found;
-    plan->nearest_excess_bytes = best.excess_bytes;
-    const bool anywhere = lacks_on_any_nodes(&best.found.report.memory);
-    plan->largest_gpus_tried = plan->job.cluster->gpus;
-    st = anywhere || plan->options.brief ? SMP_OK : find_fitting(plan, bounds, errors);
-    if (st != SMP_OK) {
-        return st;
-    }
-    const uint64_t limit = smp_memory_limit(&best.found.report, plan->options.margin_frac);
-    const uint64_t peak = best.found.report.memory.peak_bytes;
-    const bool host = peak <= limit || peak - limit < best.excess_bytes;
-    char fitting[64] = "with this batch no number of GPUs would";
-    if (anywhere) {
-        snprintf(fitting, sizeof fitting,
-                 "delayed_init=false needs that on any number of nodes");
-    } else if (plan->fitting_gpus > 0) {
-        snprintf(fitting, sizeof fitting, "%u GPUs would fit", plan->fitting_gpus);
-    }
-    return smp_fail(errors, SMP_INFEASIBLE, NULL,
-                    "no configuration of %s fits on %u GPUs: the nearest lacks %s per %s; %s",
-                    plan->job.model->name, plan->job.cluster->gpus,
-                    smp_show_bytes(best.excess_bytes), host ? "node (host memory)" : "GPU",
-                    fitting);
-}
-
-/* -------------------------------------------------------------------- public */
-
-void smp_plan_options_init(smp_plan_options *options)
-{
-    *options = (smp_plan_options){
-        .objective = SMP_OBJECTIVE_TIME, .top = 5, .prune = true, .margin_frac = 0.03};
-}
-
-/* Finalists are confirmed by simulating every micro-batch. */
-static smp_status confirm(smp_plan *plan, smp_errors *errors)
-{
-    for (uint32_t i = 0; i < plan->n_found; i++) {
-        const smp_status st =
-            smp_evaluate_fully(&plan->found[i].job, errors, &plan->found[i].report);
-        if (st != SMP_OK) {
-            return st;
-        }
-    }
-    return SMP_OK;
-}
-
-static smp_status run(smp_plan *plan, smp_errors *errors)
-{
-    if (ideal_s(&plan->job) > MOST_IDEAL_S) {
-        return smp_fail(errors, SMP_INPUT, NULL,
-                        "a step takes %.3g days at the peak rate of %u GPUs: must be at most "
-                        "1; lower seq_len or global_batch, or use more GPUs",
-                        ideal_s(&plan->job) / MOST_IDEAL_S, plan->job.cluster->gpus);
-    }
-    smp_bounds *bounds = smp_bounds_create();
-    plan->start_s = now_s();
-    smp_status st = search_all(plan, bounds, errors);
-    plan->info.exhausted = st == SMP_OK && !plan->stopped;
-    if (st == SMP_OK) {
-        st = plan->n_found > 0 ? confirm(plan, errors)
-                               : explain_nothing_fits(plan, bounds, errors);
-    }
-    if (st == SMP_OK && !plan->options.brief) {
-        st = smp_plan_explain(plan, errors);
-    }
-    plan->info.seconds = now_s() - plan->start_s;
-    smp_bounds_destroy(bounds);
-    return st;
-}
-
-smp_status smp_plan_search(const smp_job *job, const smp_plan_options *options,
-                           smp_errors *errors, smp_plan **plan_p)
-{
-    smp_arena *arena = smp_arena_create();
-    smp_plan *plan = SMP_ARENA_NEW(arena, smp_plan);
-    plan->arena = arena;
-    plan->job = *job;
-    plan->options = *options;
-    plan->found = SMP_ARENA_ARRAY(arena, top_of(plan), smp_found);
-    const smp_status st = run(plan, errors);
-    if (st == SMP_OK || st == SMP_INFEASIBLE) {
-        *plan_p = plan;
-    } else {
-        smp_plan_destroy(plan);
-    }
-    return st;
-}
-
-void smp_plan_destroy(smp_plan *plan)
-{
-    if (plan) {
-        free(plan->spots);
-        free(plan->front.at);
-        smp_arena_destroy(plan->arena);
-    }
-}
-
-size_t smp_plan_count(const smp_plan *plan)
-{
-    return plan->n_found;
-}
-
-const smp_job *smp_plan_job(const smp_plan *plan, size_t i)
-{
-    return &plan->found[i].job;
-}
-
-const smp_report *smp_plan_report(const smp_plan *plan, size_t i)
-{
-    return &plan->found[i].report;
-}
-
-const smp_search_info *smp_plan_search_info(const smp_plan *plan)
-{
-    return &plan->info;
-}

@@ -177,6 +177,19 @@ static void add_checkpointing(smp_plan_space *space)
     set_choices(space, SMP_DIM_CHECKPOINTING, choices, n);
 }
 
+/* Digits of checkpointing of none, the first and all layers. */
+static void list_by_layer(smp_plan_space *space)
+{
+    const uint32_t n = space->n_choice[SMP_DIM_CHECKPOINTING];
+    space->by_layer = SMP_ARENA_ARRAY(space->arena, n, uint32_t);
+    for (uint32_t digit = 0; digit < n; digit++) {
+        if (smp_checkpoints_by_layer(
+                space->choices[SMP_DIM_CHECKPOINTING][digit].checkpointing)) {
+            space->by_layer[space->n_by_layer++] = digit;
+        }
+    }
+}
+
 /* Value 0: no offload; else the horizon.  Larger horizons are faster and come first. */
 static void add_offload(smp_plan_space *space)
 {
@@ -262,6 +275,12 @@ static void add_chunks(smp_plan_space *space)
         }
     }
     set_values(space, SMP_DIM_CHUNKS, values, n);
+}
+
+bool smp_checkpoints_by_layer(smp_checkpointing checkpointing)
+{
+    return checkpointing == SMP_CHECKPOINTING_NONE ||
+           checkpointing == SMP_CHECKPOINTING_FIRST || checkpointing == SMP_CHECKPOINTING_FULL;
 }
 
 void smp_plan_space_destroy(smp_plan_space *space)
@@ -542,6 +561,34 @@ uint64_t smp_plan_space_leaves(const smp_plan_space *space, const smp_point *poi
     return *known - 1;
 }
 
+/* Another number of first layers is no other matter, unless so many must be offloaded. */
+bool smp_checkpoints_alike(const smp_plan_space *space, uint32_t digit)
+{
+    const smp_choice *choices = space->choices[SMP_DIM_CHECKPOINTING];
+    const bool any = !space->pinned[SMP_DIM_OFFLOAD_LAYERS] ||
+                     space->choices[SMP_DIM_OFFLOAD_LAYERS][0].value == 0;
+    return digit > 0 && any && choices[digit].checkpointing == choices[digit - 1].checkpointing;
+}
+
+uint64_t smp_plan_space_count(const smp_plan_space *space, const smp_point *mesh)
+{
+    const smp_choice *choices = space->choices[SMP_DIM_CHECKPOINTING];
+    uint64_t n = 0;
+    smp_point point = *mesh;
+    smp_job job;
+    bool legal = false;
+    for (uint32_t digit = 0; digit < space->n_choice[SMP_DIM_CHECKPOINTING]; digit++) {
+        point.digit[SMP_DIM_CHECKPOINTING] = digit;
+        if (!smp_checkpoints_alike(space, digit)) {
+            legal = smp_plan_space_mesh(space, &point, &job);
+        } else if (legal) {
+            job.settings.checkpointing_layers = choices[digit].value;
+        }
+        n += legal ? smp_plan_space_leaves(space, &point, &job) : 0;
+    }
+    return n;
+}
+
 bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp_job *job_p)
 {
     smp_job mesh;
@@ -560,6 +607,7 @@ smp_plan_space *smp_plan_space_create(const smp_job *job, bool fine)
     add_expert(space);
     add_micro_batch(space);
     add_checkpointing(space);
+    list_by_layer(space);
     add_sharding(space);
     add_offload(space);
     add_offload_layers(space);

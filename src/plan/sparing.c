@@ -4,7 +4,10 @@
 
 #include "plan/sparing.h"
 
+#include "mesh/settings.h"
 #include "sim/peaks.h"
+
+#include <math.h>
 
 /* By simulation, where nothing can be put together. */
 static smp_status simulate(const smp_job *job, smp_errors *errors, smp_mix *mix)
@@ -36,6 +39,8 @@ smp_status smp_price_point(const smp_pricing *pricing, const smp_point *point,
         st = simulate(&job, errors, &mix);
     }
     price_p->alone_ps = mix.alone_ps;
+    price_p->device_bytes = mix.device_bytes;
+    price_p->offloaded = job.settings.offload ? smp_offloaded_layers(&job.settings) : 0;
     price_p->fits = mix.device_bytes <= pricing->limit_bytes &&
                     (double)mix.host_bytes <= job.cluster->host_memory_bytes.value;
     return st;
@@ -49,6 +54,11 @@ static bool is_legal(const smp_plan_space *space, const smp_point *point)
     return smp_plan_space_job(space, point, &job);
 }
 
+bool smp_offloads(const smp_plan_space *space, const smp_point *point)
+{
+    return space->choices[SMP_DIM_OFFLOAD][point->digit[SMP_DIM_OFFLOAD]].value > 0;
+}
+
 /* No offload, where the space has that. */
 static bool without_offload(const smp_plan_space *space, smp_point *point)
 {
@@ -60,7 +70,7 @@ static bool without_offload(const smp_plan_space *space, smp_point *point)
 /* Fewer layers offloaded by one; false: the space has no such point. */
 static bool offload_fewer(const smp_plan_space *space, smp_point *point)
 {
-    if (space->choices[SMP_DIM_OFFLOAD][point->digit[SMP_DIM_OFFLOAD]].value == 0) {
+    if (!smp_offloads(space, point)) {
         return false;
     }
     while (point->digit[SMP_DIM_OFFLOAD_LAYERS] > 0) {
@@ -72,20 +82,12 @@ static bool offload_fewer(const smp_plan_space *space, smp_point *point)
     return without_offload(space, point);
 }
 
-/* Whether a choice checkpoints whole layers from the first on, or none. */
-static bool is_by_layer(const smp_choice *choice)
-{
-    return choice->checkpointing == SMP_CHECKPOINTING_FIRST ||
-           choice->checkpointing == SMP_CHECKPOINTING_FULL ||
-           choice->checkpointing == SMP_CHECKPOINTING_NONE;
-}
-
 /* Fewer layers checkpointed by one, and as many offloaded as can be. */
 static bool checkpoint_fewer(const smp_plan_space *space, smp_point *point)
 {
     uint32_t *digit = &point->digit[SMP_DIM_CHECKPOINTING];
     const smp_choice *choices = space->choices[SMP_DIM_CHECKPOINTING];
-    if (!is_by_layer(&choices[*digit])) {
+    if (!smp_checkpoints_by_layer(choices[*digit].checkpointing)) {
         return false;
     }
     do {
@@ -93,7 +95,7 @@ static bool checkpoint_fewer(const smp_plan_space *space, smp_point *point)
             return false;
         }
         --*digit;
-    } while (!is_by_layer(&choices[*digit]));
+    } while (!smp_checkpoints_by_layer(choices[*digit].checkpointing));
     if (is_legal(space, point)) {
         return true;
     }
@@ -143,36 +145,77 @@ static bool last_legal(const smp_plan_space *space, smp_point *point, uint32_t l
     return false;
 }
 
-/* The more layers are offloaded the less memory is needed: the fewest that fit lie between
- * those that do and those that do not. */
+/* Points that offload `low` to `high` digits of layers: those below do not fit on a device, and
+ * the last does. */
+typedef struct bracket {
+    uint32_t low, high;
+    smp_price least, most;  /* fewest layers that were priced, and those of `high` */
+} bracket;
+
+/* Bytes fall evenly with layers, nearly: the digit at which they come below the limit. */
+static uint32_t guess(const smp_pricing *pricing, const bracket *b)
+{
+    const uint64_t more = b->least.device_bytes - b->most.device_bytes;
+    const uint32_t layers = b->most.offloaded - b->least.offloaded;
+    const uint64_t room = pricing->limit_bytes - b->most.device_bytes;
+    if (b->least.device_bytes <= b->most.device_bytes || layers == 0) {
+        return b->low + (b->high - b->low) / 2;
+    }
+    const double fewer = (double)room / (double)more * layers;
+    const double digit = (double)b->most.offloaded - floor(fewer) - 1;
+    return digit < b->low ? b->low : digit < b->high ? (uint32_t)digit : b->high - 1;
+}
+
+/* Narrows the bracket to one digit; *price_p: its price. */
+static smp_status narrow(const smp_pricing *pricing, bracket *b, smp_point at,
+                         smp_errors *errors)
+{
+    enum { GUESSES = 4 };
+    for (int n = 0; b->low < b->high; n++) {
+        smp_price price = {0};
+        const uint32_t middle =
+            n < GUESSES ? guess(pricing, b) : b->low + (b->high - b->low) / 2;
+        if (!last_legal(pricing->space, &at, b->low, middle)) {
+            b->low = middle + 1;
+            continue;
+        }
+        const smp_status st = smp_price_point(pricing, &at, errors, &price);
+        if (st != SMP_OK) {
+            return st;
+        }
+        if (price.device_bytes <= pricing->limit_bytes) {
+            b->high = at.digit[SMP_DIM_OFFLOAD_LAYERS];
+            b->most = price;
+        } else {
+            b->low = middle + 1;
+            b->least = price;
+        }
+    }
+    return SMP_OK;
+}
+
+/* The more layers are offloaded the less memory a device needs, and the more a host. */
 smp_status smp_find_sparing(const smp_pricing *pricing, smp_point *point, smp_errors *errors,
                             smp_price *price_p, bool *found_p)
 {
     const smp_plan_space *space = pricing->space;
-    smp_point at = *point;
+    smp_point without = *point;
+    bracket b = {0};
     *found_p = false;
-    if (!last_legal(space, &at, 0, space->n_choice[SMP_DIM_OFFLOAD_LAYERS] - 1)) {
+    if (!last_legal(space, point, 0, space->n_choice[SMP_DIM_OFFLOAD_LAYERS] - 1)) {
         return SMP_OK;
     }
-    smp_status st = smp_price_point(pricing, &at, errors, price_p);
-    if (st != SMP_OK || !price_p->fits) {
+    smp_status st = smp_price_point(pricing, point, errors, &b.most);
+    if (st != SMP_OK || b.most.device_bytes > pricing->limit_bytes) {
         return st;
     }
-    *point = at;
-    uint32_t low = 0; /* digits below it do not fit, or are not legal */
-    while (st == SMP_OK && low < point->digit[SMP_DIM_OFFLOAD_LAYERS]) {
-        const uint32_t high = point->digit[SMP_DIM_OFFLOAD_LAYERS];
-        const uint32_t middle = low + (high - low) / 2;
-        smp_price price = {0};
-        if (last_legal(space, &at, low, middle)) {
-            st = smp_price_point(pricing, &at, errors, &price);
-        }
-        if (st == SMP_OK && price.fits) {
-            *point = at;
-            *price_p = price;
-        } else {
-            low = middle + 1;
-        }
+    b.high = point->digit[SMP_DIM_OFFLOAD_LAYERS];
+    b.least = b.most;
+    if (without_offload(space, &without)) {
+        st = smp_price_point(pricing, &without, errors, &b.least);
     }
-    return st == SMP_OK ? smp_is_sparing(pricing, point, errors, found_p) : st;
+    st = st == SMP_OK ? narrow(pricing, &b, *point, errors) : st;
+    point->digit[SMP_DIM_OFFLOAD_LAYERS] = b.high;
+    *price_p = b.most;
+    return st == SMP_OK && b.most.fits ? smp_is_sparing(pricing, point, errors, found_p) : st;
 }

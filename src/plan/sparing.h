@@ -20,11 +20,15 @@ typedef struct smp_price {
     bool legal;             /* else nothing else is said */
     bool fits;
     bool known;             /* by smp_mix_price */
-    int64_t alone_ps;
+    int64_t alone_ps;       /* where nothing slows anything */
+    uint64_t device_bytes;
+    uint32_t offloaded;     /* layers */
 } smp_price;
 
 SMP_CHECK smp_status smp_price_point(const smp_pricing *pricing, const smp_point *point,
                                      smp_errors *errors, smp_price *price_p);
+/* Whether a point offloads anything. */
+bool smp_offloads(const smp_plan_space *space, const smp_point *point);
 /* Of a point that fits. */
 SMP_CHECK smp_status smp_is_sparing(const smp_pricing *pricing, const smp_point *point,
                                     smp_errors *errors, bool *is_p);
