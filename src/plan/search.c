@@ -578,10 +578,26 @@ static smp_status split_finely(search *s, const item *mesh)
     return st;
 }
 
+/* More layers checkpointed than fit without offload are not sparing: there the search of this
+ * mesh ends. */
+static smp_status take_priced_mesh(search *s, const item *mesh)
+{
+    const smp_pricing pricing = pricing_of(s);
+    bool fits = false;
+    smp_status st = smp_fits_with_fewer_layers(&pricing, &mesh->point, s->errors, &fits);
+    if (st == SMP_OK && !fits) {
+        st = split_finely(s, mesh);
+    }
+    return st == SMP_OK && !fits ? push_next_by_layer(s, mesh) : st;
+}
+
 static smp_status take_mesh(search *s, const item *mesh)
 {
+    if (s->space->fine) {
+        return price_mesh(s, mesh);
+    }
     const smp_status st = push_next_by_layer(s, mesh);
-    return st != SMP_OK ? st : s->space->fine ? price_mesh(s, mesh) : split_mesh(s, mesh);
+    return st == SMP_OK ? split_mesh(s, mesh) : st;
 }
 
 /* Prices a point: one that does not fit is dropped, and one that does comes again with its
@@ -628,7 +644,7 @@ static smp_status fill_batch(search *s)
             st = take_mesh(s, &part);
             break;
         case LEVEL_PRICED_MESH:
-            st = split_finely(s, &part);
+            st = take_priced_mesh(s, &part);
             break;
         case LEVEL_POINT:
             st = price_point(s, &part);

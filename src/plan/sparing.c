@@ -130,6 +130,15 @@ smp_status smp_is_sparing(const smp_pricing *pricing, const smp_point *point,
     return st;
 }
 
+smp_status smp_fits_with_fewer_layers(const smp_pricing *pricing, const smp_point *mesh,
+                                      smp_errors *errors, bool *fits_p)
+{
+    *fits_p = false;
+    return smp_offloads(pricing->space, mesh)
+               ? SMP_OK
+               : fits_there(pricing, *mesh, checkpoint_fewer, errors, fits_p);
+}
+
 /* ---------------------------------------------------------------------- search */
 
 /* The last digit of layers offloaded from `least` to `most` that is legal; false: none. */

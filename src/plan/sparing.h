@@ -29,6 +29,10 @@ SMP_CHECK smp_status smp_price_point(const smp_pricing *pricing, const smp_point
                                      smp_errors *errors, smp_price *price_p);
 /* Whether a point offloads anything. */
 bool smp_offloads(const smp_plan_space *space, const smp_point *point);
+/* Whether the mesh with one layer fewer checkpointed fits, with nothing offloaded. */
+SMP_CHECK smp_status smp_fits_with_fewer_layers(const smp_pricing *pricing,
+                                                const smp_point *mesh, smp_errors *errors,
+                                                bool *fits_p);
 /* Of a point that fits. */
 SMP_CHECK smp_status smp_is_sparing(const smp_pricing *pricing, const smp_point *point,
                                     smp_errors *errors, bool *is_p);

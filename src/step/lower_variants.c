@@ -2,40 +2,69 @@
 /* Lowering: variants of blocks, the stacks that they form, their units and where these lie. */
 #include "step/lower.h"
 
-static smp_variant variant_of(const smp_lowering *low, uint32_t layer)
+/* What layers of one variant have in common. */
+typedef struct likeness {
+    const smp_block *block;
+    smp_checkpointing mode;
+    uint16_t input, output;
+    bool offloaded;
+} likeness;
+
+static likeness likeness_of(const smp_lowering *low, uint32_t layer)
 {
     uint32_t k = low->offloaded;
-    smp_variant v = { .block = smp_model_block(low->model, layer),
+    likeness like = { .block = smp_model_block(low->model, layer),
                       .mode = SMP_CHECKPOINTING_NONE,
                       .offloaded = layer < k };
 
     if (layer < low->checkpointed) {
-        v.mode = low->set->checkpointing == SMP_CHECKPOINTING_FIRST ? SMP_CHECKPOINTING_FULL
-                                                                    : low->set->checkpointing;
+        like.mode = low->set->checkpointing == SMP_CHECKPOINTING_FIRST
+                        ? SMP_CHECKPOINTING_FULL
+                        : low->set->checkpointing;
     }
-    v.input = layer < k ? low->x_ring : low->x;
-    v.output = layer + 1 < k || k == low->model->n_layer ? low->x_ring : low->x;
-    return v;
+    like.input = layer < k ? low->x_ring : low->x;
+    like.output = layer + 1 < k || k == low->model->n_layer ? low->x_ring : low->x;
+    return like;
 }
 
-static bool same_variant(const smp_variant *a, const smp_variant *b)
+static bool is_like(const likeness *a, const likeness *b)
 {
     return a->block == b->block && a->mode == b->mode && a->input == b->input
            && a->output == b->output && a->offloaded == b->offloaded;
 }
 
+static bool has_likeness(const smp_variant *v, const likeness *like)
+{
+    likeness own = { v->block, v->mode, v->input, v->output, v->offloaded };
+
+    return is_like(&own, like);
+}
+
+/* Layers that are not like the one before: no fewer than variants. */
+static uint32_t count_changes(const smp_lowering *low)
+{
+    uint32_t changes = 1;
+
+    for (uint32_t layer = 1; layer < low->model->n_layer; layer++) {
+        likeness a = likeness_of(low, layer - 1), b = likeness_of(low, layer);
+
+        changes += !is_like(&a, &b);
+    }
+    return changes;
+}
+
 static smp_status add_variants(smp_lowering *low)
 {
     smp_arena *arena = low->build.program->arena;
-    uint32_t n = low->model->n_layer;
+    uint32_t n = low->model->n_layer, most = count_changes(low);
 
     low->variant_of_layer = SMP_ARENA_ARRAY(arena, n, uint8_t);
-    low->variants = SMP_ARENA_ARRAY(arena, n < UINT8_MAX ? n : UINT8_MAX, smp_variant);
+    low->variants = SMP_ARENA_ARRAY(arena, most < UINT8_MAX ? most : UINT8_MAX, smp_variant);
     for (uint32_t layer = 0; layer < n; layer++) {
-        smp_variant v = variant_of(low, layer);
+        likeness like = likeness_of(low, layer);
         uint32_t i = 0;
 
-        while (i < low->n_variant && !same_variant(&low->variants[i], &v)) {
+        while (i < low->n_variant && !has_likeness(&low->variants[i], &like)) {
             i++;
         }
         if (i == UINT8_MAX) {
@@ -44,8 +73,9 @@ static smp_status add_variants(smp_lowering *low)
                             low->model->name, UINT8_MAX);
         }
         if (i == low->n_variant) {
-            v.first = layer;
-            low->variants[low->n_variant++] = v;
+            low->variants[low->n_variant++] = (smp_variant){
+                .block = like.block, .mode = like.mode, .input = like.input,
+                .output = like.output, .offloaded = like.offloaded, .first = layer };
         }
         low->variants[i].last = layer;
         low->variant_of_layer[layer] = (uint8_t)i;
