@@ -407,10 +407,10 @@ static int64_t stretch_ps(const beside *b, const smp_stretch *path,
     int64_t most_ps = 0;
     for (int l = 0; l < SMP_LINKS; l++) {
         const int other = SMP_LINKS - 1 - l;
+        const int64_t link_ps = work_ps[l] + path->inside_ps[l] + ends_ps[l];
         free_ps[l] = path->link_ps[other] + ends_ps[other];
         sum_ps += ends_ps[l];
-        most_ps = larger(most_ps, both_ps(b, path->kernel_ps, work_ps[l] +
-                                                     path->inside_ps[l] + ends_ps[l]) + kernels_ps);
+        most_ps = larger(most_ps, both_ps(b, path->kernel_ps, link_ps) + kernels_ps);
     }
     return b->shared ? larger(sum_ps + delay_ps(b, work_ps, free_ps), most_ps) : sum_ps;
 }
@@ -636,4 +636,23 @@ smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job, bool saved,
     }
     *bound_bytes_p = smp_add(sum, rings);
     return st;
+}
+
+smp_status smp_bound_least_memory(smp_bounds *bounds, const smp_plan_space *space,
+                                  const smp_point *mesh, const smp_job *mesh_job,
+                                  smp_errors *errors, uint64_t *bytes_p)
+{
+    smp_point leaf = *mesh;
+    smp_job job;
+    *bytes_p = UINT64_MAX;
+    for (uint32_t h = space->n_choice[SMP_DIM_OFFLOAD]; h-- > 0;) {
+        for (uint32_t j = space->n_choice[SMP_DIM_OFFLOAD_LAYERS]; j-- > 0;) {
+            leaf.digit[SMP_DIM_OFFLOAD] = h;
+            leaf.digit[SMP_DIM_OFFLOAD_LAYERS] = j;
+            if (smp_plan_space_leaf(space, &leaf, mesh_job, &job)) {
+                return smp_bound_memory(bounds, &job, true, errors, bytes_p);
+            }
+        }
+    }
+    return SMP_OK;
 }

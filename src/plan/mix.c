@@ -20,7 +20,7 @@ enum { LATEST = 4 }; /* families looked at before all others */
 enum { FEWEST = 6 }; /* micro-batches that stand for more (evaluate.c) */
 
 /* Layers kept of a run: tried one after the other until something repeats. */
-static const uint32_t keeps[] = {SMP_KEEP_FEWEST, 5, 8, 14, 26};
+static const uint32_t keeps[] = {SMP_KEEP_FEWEST, 8, 14, 26};
 enum { KEEPS = sizeof keeps / sizeof keeps[0] };
 
 /* Jobs on the same ranks with the same state. */
@@ -37,7 +37,7 @@ typedef struct family {
     smp_ranks ranks;
     bool opened, known;
     uint32_t number;
-    uint32_t n_part, n_short; /* of the fewest layers: all, and those too short to repeat */
+    uint32_t n_part, n_short; /* of the fewest layers: all, and those too short to do */
     uint32_t ranks_a_node;
     /* highest peaks less the arenas */
     uint64_t device_bytes, host_bytes;
@@ -53,9 +53,17 @@ typedef struct part_key {
 typedef struct even { int32_t more[SMP_MOST_RUNS]; uint64_t arena_bytes[SMP_SPACES]; } even;
 enum { MOST_EVEN = 6, MOST_LEAST = 31 };
 
+/* A step where tasks slow each other, and what it grows by: a layer of each run in all
+ * micro-batches and in one of the middle, and such a micro-batch; -1: not steady. */
+typedef struct growth {
+    int64_t step_ps, layer_ps[SMP_MOST_RUNS];
+    int64_t middle_ps, middle_layer_ps[SMP_MOST_RUNS];
+} growth;
+
 typedef struct part {
     part_key key;
     const smp_word *word;   /* NULL: nothing repeats */
+    growth growth;
     const smp_skeleton *skeleton;
     uint32_t layer[SMP_MOST_RUNS]; /* that is repeated */
     uint64_t slope_bytes[SMP_MOST_RUNS][SMP_SPACES];
@@ -75,6 +83,8 @@ struct smp_mixes {
     smp_prices *prices;     /* on this cluster and profile */
     const smp_cluster *cluster;
     const smp_profile *profile;
+    bool overlaps;          /* tasks slow each other */
+    smp_overlap overlap;
 };
 
 smp_mixes *smp_mixes_create(void)
@@ -216,8 +226,59 @@ static smp_prices *prices_of(smp_mixes *mixes, const smp_job *job)
         mixes->prices = smp_prices_create();
         mixes->cluster = job->cluster;
         mixes->profile = job->profile;
+        mixes->overlaps = smp_cost_overlap(job->profile, &mixes->overlap);
     }
     return mixes->prices;
+}
+
+static void add_ps(int64_t *sum_ps, int64_t more_ps)
+{
+    *sum_ps = *sum_ps < 0 || more_ps < 0 ? -1 : *sum_ps + more_ps;
+}
+
+/* Simulates a step with what its tasks do to each other. */
+static smp_status find_growth(const smp_mixes *mixes, const smp_step *step,
+                              int64_t *duration_ps, const smp_passes *passes,
+                              smp_errors *errors, growth *g)
+{
+    uint32_t middle = UINT32_MAX;
+    const smp_status status = smp_steady_run(step, duration_ps, &mixes->overlap, passes->at,
+                                             passes->n, errors, &g->step_ps);
+    for (uint32_t p = 0; p < passes->n; p++) {
+        if (passes->at[p].is_middle) {
+            middle = passes->at[p].micro_batch;
+            g->middle_ps = passes->at[p].more_ps;
+        }
+    }
+    for (uint32_t p = 0; p < passes->n; p++) {
+        const smp_pass *pass = &passes->at[p];
+        if (!pass->is_middle) {
+            add_ps(&g->layer_ps[passes->run[p]], pass->more_ps);
+        }
+        if (!pass->is_middle && pass->micro_batch == middle) {
+            add_ps(&g->middle_layer_ps[passes->run[p]], pass->more_ps);
+        }
+    }
+    return status;
+}
+
+/* The time with more layers and micro-batches; -1: not known. */
+static int64_t grown_ps(const growth *g, const smp_runs *runs, const int32_t *more,
+                        uint64_t more_middle)
+{
+    int64_t step_ps = g->step_ps;
+    int64_t middle_ps = g->middle_ps;
+    for (uint32_t r = 0; r < runs->n; r++) {
+        if (more[r] != 0 && g->layer_ps[r] < 0) {
+            return -1;
+        }
+        step_ps += more[r] * g->layer_ps[r];
+        middle_ps += more[r] * g->middle_layer_ps[r];
+    }
+    if (more_middle > 0 && g->middle_ps < 0) {
+        return -1;
+    }
+    return more_middle > 0 ? step_ps + middle_ps * (int64_t)more_middle : step_ps;
 }
 
 /* The job with few layers, and no more micro-batches than stand for all. */
@@ -229,6 +290,7 @@ static smp_status open_part(smp_mixes *mixes, const smp_job *job, const family *
     smp_step *step = NULL;
     smp_skeleton *skeleton = NULL;
     int64_t *duration_ps = NULL;
+    smp_passes passes = {0};
     const bool middle = job->micro_batches > FEWEST;
     smp_cut_make(job, runs, arena, &cut);
     if (middle) {
@@ -241,9 +303,14 @@ static smp_status open_part(smp_mixes *mixes, const smp_job *job, const family *
                                    errors, &duration_ps);
     }
     if (status == SMP_OK) {
-        p->word = smp_word_create(step->programs[0], duration_ps, runs, middle, mixes->arena);
+        p->word = smp_word_create(step->programs[0], duration_ps, runs, middle, mixes->arena,
+                                  arena, &passes);
     }
-    if (p->word) {
+    if (p->word && mixes->overlaps) {
+        status = find_growth(mixes, step, duration_ps, &passes, errors,
+                             &p->growth);
+    }
+    if (p->word && status == SMP_OK) {
         status = smp_skeleton_create(step->programs[0], mixes->arena, errors, &skeleton);
         p->skeleton = skeleton;
     }
@@ -369,6 +436,7 @@ static void fill(const smp_job *job, const family *f, const uint64_t bytes[SMP_S
     mix->device_bytes = smp_add(f->device_bytes, mix->arena_bytes);
     mix->host_bytes =
         smp_add(f->host_bytes, smp_mul(f->ranks_a_node, mix->host_arena_bytes));
+    mix->step_ps = mix->alone_ps = -1;
 }
 
 static bool fits(const smp_job *job, const smp_mix *mix)
@@ -377,9 +445,42 @@ static bool fits(const smp_job *job, const smp_mix *mix)
            (double)mix->host_bytes <= job->cluster->host_memory_bytes.value;
 }
 
-/* `always`: the time also of what does not fit. */
+/* Whether the time is known with any more layers. */
+static bool is_steady(const part *p, const smp_runs *runs)
+{
+    bool steady = true;
+    for (uint32_t r = 0; r < runs->n; r++) {
+        steady = steady && (!runs->run[r].repeats || p->growth.layer_ps[r] >= 0);
+    }
+    return steady;
+}
+
+static bool wants_step(const smp_job *job, const smp_mix *mix, unsigned times)
+{
+    return (times & SMP_MIX_UNFIT) != 0 || ((times & SMP_MIX_STEP) != 0 && fits(job, mix));
+}
+
+/* False: the step takes longer than a word can say. */
+static bool find_times(const smp_mixes *mixes, const smp_job *job, const part *p,
+                       const smp_runs *runs, const int32_t *more, unsigned times, smp_mix *mix)
+{
+    const uint64_t more_middle = job->micro_batches > FEWEST ? job->micro_batches - FEWEST : 0;
+    const bool step = wants_step(job, mix, times);
+    if (step && mixes->overlaps) {
+        mix->step_ps = grown_ps(&p->growth, runs, more, more_middle);
+    }
+    if ((times & SMP_MIX_ALONE) != 0 || (step && mix->step_ps < 0)) {
+        mix->alone_ps = smp_word_end(p->word, more, more_middle);
+        if (!mixes->overlaps) {
+            mix->step_ps = mix->alone_ps;
+        }
+        return mix->alone_ps >= 0;
+    }
+    return true;
+}
+
 static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, uint32_t keep,
-                             bool always, smp_errors *errors, smp_mix *mix, bool *known_p)
+                             unsigned times, smp_errors *errors, smp_mix *mix, bool *known_p)
 {
     smp_runs runs;
     part_key key;
@@ -401,7 +502,8 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, ui
             p->word = NULL;
         }
         f->n_part += keep == SMP_KEEP_FEWEST;
-        f->n_short += keep == SMP_KEEP_FEWEST && p->word == NULL;
+        f->n_short += keep == SMP_KEEP_FEWEST &&
+                      (p->word == NULL || (mixes->overlaps && !is_steady(p, &runs)));
     }
     for (uint32_t r = 0; r < runs.n; r++) {
         more[r] = (int32_t)runs.run[r].layers - (int32_t)runs.run[r].kept;
@@ -409,14 +511,15 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, ui
     *known_p = p->word && arenas_of(mixes, p, &runs, more, bytes);
     if (*known_p) {
         fill(job, f, bytes, mix);
-        mix->alone_ps = -1;
-        if (always || fits(job, mix)) {
-            mix->alone_ps = smp_word_end(
-                p->word, more, job->micro_batches > FEWEST ? job->micro_batches - FEWEST : 0);
-            *known_p = mix->alone_ps >= 0;
-        }
+        *known_p = find_times(mixes, job, p, &runs, more, times, mix);
     }
     return SMP_OK;
+}
+
+static bool is_unsteady(const smp_mixes *mixes, const smp_job *job, const smp_mix *mix,
+                        unsigned times)
+{
+    return mixes->overlaps && mix->step_ps < 0 && wants_step(job, mix, times);
 }
 
 /* Where the fewest layers are too few for half of a family's parts, they are not tried. */
@@ -426,8 +529,8 @@ static uint32_t first_keep(const family *f)
     return f->n_part >= TRIES && 2 * f->n_short > f->n_part ? 1 : 0;
 }
 
-static smp_status price(smp_mixes *mixes, const smp_job *job, bool always, smp_errors *errors,
-                        smp_mix *mix_p, bool *known_p)
+smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, unsigned times,
+                         smp_errors *errors, smp_mix *mix_p, bool *known_p)
 {
     family *f = NULL;
     smp_job expected;
@@ -437,23 +540,19 @@ static smp_status price(smp_mixes *mixes, const smp_job *job, bool always, smp_e
     }
     smp_status status = find_family(mixes, job, errors, &f);
     *known_p = false;
-    for (uint32_t k = first_keep(f); status == SMP_OK && f->known && !*known_p && k < KEEPS;
+    uint32_t k = first_keep(f);
+    for (; status == SMP_OK && f->known && !*known_p && k < KEEPS; k++) {
+        status = price_with(mixes, job, f, keeps[k], times, errors, mix_p, known_p);
+    }
+    /* passes may be steady where they are longer */
+    for (; status == SMP_OK && *known_p && is_unsteady(mixes, job, mix_p, times) && k < KEEPS;
          k++) {
-        status = price_with(mixes, job, f, keeps[k], always, errors, mix_p, known_p);
+        smp_mix longer;
+        bool known = false;
+        status = price_with(mixes, job, f, keeps[k], times, errors, &longer, &known);
+        mix_p->step_ps = known ? longer.step_ps : -1;
     }
     return status;
-}
-
-smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, smp_errors *errors,
-                         smp_mix *mix_p, bool *known_p)
-{
-    return price(mixes, job, true, errors, mix_p, known_p);
-}
-
-smp_status smp_mix_price_fitting(smp_mixes *mixes, const smp_job *job, smp_errors *errors,
-                                 smp_mix *mix_p, bool *known_p)
-{
-    return price(mixes, job, false, errors, mix_p, known_p);
 }
 
 const smp_ranks *smp_mix_ranks(smp_mixes *mixes, const smp_job *job)

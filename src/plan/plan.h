@@ -87,6 +87,8 @@ uint64_t smp_plan_space_leaves(const smp_plan_space *space, const smp_point *poi
                                const smp_job *mesh);
 /* The same with any checkpointing. */
 uint64_t smp_plan_space_count(const smp_plan_space *space, const smp_point *mesh);
+/* The points of the space. */
+uint64_t smp_plan_space_total(const smp_plan_space *space);
 /* Digits of `a` say the same or less memory saving than those of `b`, the rest equal: then
  * the step of `b` takes no less than that of `a` where nothing slows anything. */
 bool smp_point_dominates(const smp_point *a, const smp_point *b);
@@ -103,6 +105,11 @@ SMP_CHECK smp_status smp_bound_time(smp_bounds *bounds, const smp_job *job, bool
  * of all jobs that share its head and mesh digits. */
 SMP_CHECK smp_status smp_bound_memory(smp_bounds *bounds, const smp_job *job, bool saved,
                                       smp_errors *errors, uint64_t *bound_bytes_p);
+/* The same of all points of a mesh, whose job is `mesh_job`: that of the leaf that saves most;
+ * UINT64_MAX where none is legal. */
+SMP_CHECK smp_status smp_bound_least_memory(smp_bounds *bounds, const smp_plan_space *space,
+                                            const smp_point *mesh, const smp_job *mesh_job,
+                                            smp_errors *errors, uint64_t *bytes_p);
 /* Ranks over which the experts of an expert rank are sharded. */
 uint32_t smp_expert_shards(const smp_settings *settings);
 

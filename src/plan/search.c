@@ -5,12 +5,14 @@
  * Plans are ranked by time, then by code, so that of two equally fast plans the one with
  * fewer memory savers wins.  A heap holds parts of the space by their bounds on that rank:
  * heads, then (head, mesh), then points.  The lowest part is taken; a part is split, a point
- * is priced (mix.h), which says whether it fits and bounds its time, and comes again to be
- * simulated.  Where it cannot be priced, one that a simulated point dominates takes that
- * point's time alone as its bound.  In the fine space a mesh is priced first, and split into
- * its sparing points (sparing.h).  When the lowest part
- * cannot rank before the last of the plans kept, nothing that is left can: the plans are the
- * best of the whole space (gap 0), the same as without pruning.
+ * is priced (mix.h), which says whether it fits, and comes again with its time or a bound of
+ * it.  What has only a bound is simulated; where it cannot be priced at all, one that a
+ * simulated point dominates takes that point's time alone as its bound.  More layers
+ * checkpointed need less memory and take longer: the first number that may fit is found by
+ * bisection, the next one follows when it is taken.  In the fine space a mesh is priced first,
+ * and split into its sparing points (sparing.h).  When the lowest part cannot rank before the
+ * last of the plans kept, nothing that is left can: the plans are the best of the whole space
+ * (gap 0), the same as without pruning.
  */
 #include "config.h"
 
@@ -18,6 +20,7 @@
 
 #include "plan/front.h"
 #include "plan/lean.h"
+#include "plan/queue.h"
 #include "plan/sparing.h"
 
 #include "base/numeric.h"
@@ -26,21 +29,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-typedef enum level {
-    LEVEL_HEAD, LEVEL_MESH, LEVEL_PRICED_MESH, LEVEL_POINT, LEVEL_PRICED
-} level;
-
-/* What plans are ranked by; of a part of the space, a lower bound of the ranks in it. */
-typedef struct rank { int64_t step_ps; uint64_t code; } rank;
-
-typedef struct item {
-    rank bound;
-    level level;
-    smp_point point;
-} item;
-
-typedef struct heap { item *items; size_t n, room; } heap;
 
 /* A simulated point, for dominance.  Only the time without slowdowns by overlap is monotonic,
  * so only that bounds what the point dominates. */
@@ -83,56 +71,6 @@ typedef struct search {
     uint64_t limit_bytes;
     uint64_t n_point; /* of the space */
 } search;
-
-/* ---------------------------------------------------------------------- heap */
-
-static int compare_ranks(const rank *a, const rank *b)
-{
-    if (a->step_ps != b->step_ps) {
-        return a->step_ps < b->step_ps ? -1 : 1;
-    }
-    return (a->code > b->code) - (a->code < b->code);
-}
-
-static bool is_before(const item *a, const item *b)
-{
-    const int order = compare_ranks(&a->bound, &b->bound);
-    return order != 0 ? order < 0 : a->level < b->level;
-}
-
-static void heap_push(heap *h, const item *new_item)
-{
-    SMP_GROW(h->items, h->n, h->room);
-    size_t i = h->n++;
-    while (i > 0 && is_before(new_item, &h->items[(i - 1) / 2])) {
-        h->items[i] = h->items[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    h->items[i] = *new_item;
-}
-
-static item heap_pop(heap *h)
-{
-    const item top = h->items[0];
-    const item last = h->items[--h->n];
-    size_t i = 0;
-    for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= h->n) {
-            break;
-        }
-        if (child + 1 < h->n && is_before(&h->items[child + 1], &h->items[child])) {
-            child++;
-        }
-        if (!is_before(&h->items[child], &last)) {
-            break;
-        }
-        h->items[i] = h->items[child];
-        i = child;
-    }
-    h->items[i] = last;
-    return top;
-}
 
 /* ----------------------------------------------------------------- the plans */
 
@@ -257,36 +195,6 @@ static int64_t dominating_ps(const search *s, const smp_point *point)
     return most;
 }
 
-/* Points of the whole space. */
-static uint64_t count_points(const smp_plan_space *space)
-{
-    uint64_t n = 0;
-    smp_point point = {{0}};
-    do {
-        n += point.digit[SMP_DIM_CHECKPOINTING] == 0 ? smp_plan_space_count(space, &point) : 0;
-    } while (smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
-    return n;
-}
-
-/* The least that the points of a mesh need on a device: that of the leaf that saves most. */
-static smp_status least_memory(const search *s, const smp_point *mesh, const smp_job *mesh_job,
-                               uint64_t *bytes_p)
-{
-    smp_point leaf = *mesh;
-    smp_job job;
-    *bytes_p = UINT64_MAX;
-    for (uint32_t h = s->space->n_choice[SMP_DIM_OFFLOAD]; h-- > 0;) {
-        for (uint32_t j = s->space->n_choice[SMP_DIM_OFFLOAD_LAYERS]; j-- > 0;) {
-            leaf.digit[SMP_DIM_OFFLOAD] = h;
-            leaf.digit[SMP_DIM_OFFLOAD_LAYERS] = j;
-            if (smp_plan_space_leaf(s->space, &leaf, mesh_job, &job)) {
-                return smp_bound_memory(s->bounds, &job, true, s->errors, bytes_p);
-            }
-        }
-    }
-    return SMP_OK;
-}
-
 /* A bound of the time of all points of a head (digits of its mesh and checkpointing as in
  * `point`), where what the parameters of this mesh need leaves room in memory; INT64_MAX where
  * it does not, or no rule allows it. */
@@ -355,7 +263,8 @@ static smp_status open_mesh(const search *s, const smp_point *mesh, smp_job *job
 {
     uint64_t bytes = UINT64_MAX;
     const smp_status st = smp_plan_space_mesh(s->space, mesh, job_p)
-                              ? least_memory(s, mesh, job_p, &bytes)
+                              ? smp_bound_least_memory(s->bounds, s->space, mesh, job_p,
+                                                       s->errors, &bytes)
                               : SMP_OK;
     *open_p = bytes <= s->limit_bytes;
     return st;
@@ -484,12 +393,23 @@ static smp_pricing pricing_of(const search *s)
     return (smp_pricing){.space = s->space, .mixes = s->mixes, .limit_bytes = s->limit_bytes};
 }
 
-static void push_priced(search *s, level level_, const smp_point *point, int64_t least_ps,
+static void push_later(search *s, level level_, const smp_point *point, int64_t least_ps,
+                       int64_t bound_ps)
+{
+    const item later = {{bound_ps > least_ps ? bound_ps : least_ps,
+                         smp_plan_space_code(s->space, point)}, level_, *point};
+    heap_push(&s->heap, &later);
+}
+
+/* A point that fits comes again with its time, or with a bound of it. */
+static void push_priced(search *s, const smp_point *point, int64_t least_ps, int64_t step_ps,
                         int64_t alone_ps)
 {
-    const item priced = {{alone_ps > least_ps ? alone_ps : least_ps,
-                          smp_plan_space_code(s->space, point)}, level_, *point};
-    heap_push(&s->heap, &priced);
+    if (step_ps >= 0) {
+        push_later(s, LEVEL_TIMED, point, step_ps, step_ps);
+    } else {
+        push_later(s, LEVEL_PRICED, point, least_ps, alone_ps);
+    }
 }
 
 static void add_to_batch(search *s, const item *point, bool priced)
@@ -524,10 +444,11 @@ static smp_status price_mesh(search *s, const item *mesh)
 {
     const smp_pricing pricing = pricing_of(s);
     smp_price price;
-    const smp_status st = smp_price_point(&pricing, &mesh->point, s->errors, &price);
+    const smp_status st =
+        smp_price_point(&pricing, &mesh->point, SMP_MIX_ALONE, s->errors, &price);
     if (st == SMP_OK) {
-        push_priced(s, LEVEL_PRICED_MESH, &mesh->point, mesh->bound.step_ps,
-                    price.legal ? price.alone_ps : 0);
+        push_later(s, LEVEL_PRICED_MESH, &mesh->point, mesh->bound.step_ps,
+                   price.legal ? price.alone_ps : 0);
     }
     return st;
 }
@@ -539,7 +460,8 @@ static smp_status split_leaves(search *s, smp_point leaf, int64_t least_ps)
     const smp_pricing pricing = pricing_of(s);
     smp_price price;
     bool is = false;
-    smp_status st = smp_price_point(&pricing, &leaf, s->errors, &price);
+    smp_status st = smp_price_point(&pricing, &leaf, SMP_MIX_STEP | SMP_MIX_ALONE, s->errors,
+                                    &price);
     if (st != SMP_OK) {
         return st;
     }
@@ -550,7 +472,7 @@ static smp_status split_leaves(search *s, smp_point leaf, int64_t least_ps)
     if (price.legal && price.fits && !smp_offloads(s->space, &leaf)) {
         st = smp_is_sparing(&pricing, &leaf, s->errors, &is);
         if (st == SMP_OK && is) {
-            push_priced(s, LEVEL_PRICED, &leaf, least_ps, price.alone_ps);
+            push_priced(s, &leaf, least_ps, price.step_ps, price.alone_ps);
         }
         return st; /* no offload spares what fits without */
     }
@@ -560,7 +482,7 @@ static smp_status split_leaves(search *s, smp_point leaf, int64_t least_ps)
         if (smp_offloads(s->space, &leaf)) {
             st = smp_find_sparing(&pricing, &leaf, s->errors, &price, &is);
             if (st == SMP_OK && is) {
-                push_priced(s, LEVEL_PRICED, &leaf, least_ps, price.alone_ps);
+                push_priced(s, &leaf, least_ps, price.step_ps, price.alone_ps);
             }
         }
     }
@@ -610,12 +532,31 @@ static smp_status price_point(search *s, item *point)
     if (!smp_plan_space_job(s->space, &point->point, &job)) {
         return SMP_OK;
     }
-    const smp_status st = smp_mix_price_fitting(s->mixes, &job, s->errors, &mix, &known);
+    const smp_status st =
+        smp_mix_price(s->mixes, &job, SMP_MIX_STEP, s->errors, &mix, &known);
     if (st == SMP_OK && !known) {
         take_point(s, point);
     } else if (st == SMP_OK && mix.device_bytes <= s->limit_bytes &&
                (double)mix.host_bytes <= job.cluster->host_memory_bytes.value) {
-        push_priced(s, LEVEL_PRICED, &point->point, point->bound.step_ps, mix.alone_ps);
+        push_priced(s, &point->point, point->bound.step_ps, mix.step_ps, mix.alone_ps);
+    }
+    return st;
+}
+
+/* A point of known time that is among the best is simulated for its report. */
+static smp_status take_timed(search *s, const item *point)
+{
+    smp_found found = {.code = point->bound.code};
+    if (!smp_plan_space_job(s->space, &point->point, &found.job)) {
+        return SMP_OK;
+    }
+    const smp_ranks *ranks = smp_mix_ranks(s->mixes, &found.job);
+    const smp_status st =
+        smp_evaluate_on(&found.job, ranks, false, s->errors, &found.report, NULL, NULL);
+    if (st == SMP_OK) {
+        s->plan->info.evaluated++;
+        note_whole(s, &found);
+        report_progress(s);
     }
     return st;
 }
@@ -628,7 +569,8 @@ static smp_status fill_batch(search *s)
         item part = heap_pop(&s->heap);
         const bool open = is_open(s, &part.bound);
         /* a batch that has been begun is simulated: what it holds has lower bounds */
-        const bool late = open && s->n_ready == 0 && s->n_found > 0 && smp_plan_is_late(s->plan);
+        const bool late =
+            open && s->n_ready == 0 && s->n_found > 0 && smp_plan_is_late(s->plan);
         if (late) {
             smp_plan_stop(s->plan, s->found[0].report.step_ps, part.bound.step_ps);
         }
@@ -651,6 +593,9 @@ static smp_status fill_batch(search *s)
             break;
         case LEVEL_PRICED:
             add_to_batch(s, &part, true);
+            break;
+        case LEVEL_TIMED:
+            st = take_timed(s, &part);
             break;
         }
     }
@@ -694,7 +639,7 @@ static smp_status simulate_point(search *s, const smp_point *point, smp_found *c
 static smp_status every_point(search *s)
 {
     smp_point point = {{0}};
-    s->n_point = count_points(s->space);
+    s->n_point = smp_plan_space_total(s->space);
     s->plan->info.enumerated += s->n_point;
     do {
         smp_found candidate = {.code = smp_plan_space_code(s->space, &point)};
@@ -728,7 +673,7 @@ smp_status smp_search(smp_plan *plan, smp_bounds *bounds, const smp_job *job,
     } else if (smp_host_excess(job) == 0) {
         st = best_first(&s);
     } else { /* nothing fits */
-        s.n_point = count_points(s.space);
+        s.n_point = smp_plan_space_total(s.space);
         plan->info.enumerated += s.n_point;
     }
     smp_plan_merge(plan, s.found, s.n_found);

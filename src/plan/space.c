@@ -589,6 +589,16 @@ uint64_t smp_plan_space_count(const smp_plan_space *space, const smp_point *mesh
     return n;
 }
 
+uint64_t smp_plan_space_total(const smp_plan_space *space)
+{
+    uint64_t n = 0;
+    smp_point point = {{0}};
+    do {
+        n += point.digit[SMP_DIM_CHECKPOINTING] == 0 ? smp_plan_space_count(space, &point) : 0;
+    } while (smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
+    return n;
+}
+
 bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp_job *job_p)
 {
     smp_job mesh;

@@ -15,6 +15,7 @@ static smp_status simulate(const smp_job *job, smp_errors *errors, smp_mix *mix)
     smp_report report;
     const smp_status st = smp_evaluate(job, false, errors, &report, &mix->alone_ps, NULL);
     if (st == SMP_OK) {
+        mix->step_ps = report.step_ps;
         const smp_memory *memory = &report.memory;
         mix->device_bytes = memory->peaks[smp_peaks_most(memory, false)].device_bytes;
         mix->host_bytes = memory->peaks[smp_peaks_most(memory, true)].host_bytes_per_node;
@@ -22,7 +23,7 @@ static smp_status simulate(const smp_job *job, smp_errors *errors, smp_mix *mix)
     return st;
 }
 
-smp_status smp_price_point(const smp_pricing *pricing, const smp_point *point,
+smp_status smp_price_point(const smp_pricing *pricing, const smp_point *point, unsigned times,
                            smp_errors *errors, smp_price *price_p)
 {
     smp_job job;
@@ -33,11 +34,12 @@ smp_status smp_price_point(const smp_pricing *pricing, const smp_point *point,
         return SMP_OK;
     }
     if (pricing->mixes) {
-        st = smp_mix_price(pricing->mixes, &job, errors, &mix, &price_p->known);
+        st = smp_mix_price(pricing->mixes, &job, times, errors, &mix, &price_p->known);
     }
     if (st == SMP_OK && !price_p->known) {
         st = simulate(&job, errors, &mix);
     }
+    price_p->step_ps = mix.step_ps;
     price_p->alone_ps = mix.alone_ps;
     price_p->device_bytes = mix.device_bytes;
     price_p->offloaded = job.settings.offload ? smp_offloaded_layers(&job.settings) : 0;
@@ -113,7 +115,7 @@ static smp_status fits_there(const smp_pricing *pricing, smp_point point, neighb
     if (!to(pricing->space, &point)) {
         return SMP_OK;
     }
-    const smp_status st = smp_price_point(pricing, &point, errors, &price);
+    const smp_status st = smp_price_point(pricing, &point, 0, errors, &price);
     *fits_p = st == SMP_OK && price.legal && price.fits;
     return st;
 }
@@ -188,7 +190,7 @@ static smp_status narrow(const smp_pricing *pricing, bracket *b, smp_point at,
             b->low = middle + 1;
             continue;
         }
-        const smp_status st = smp_price_point(pricing, &at, errors, &price);
+        const smp_status st = smp_price_point(pricing, &at, SMP_MIX_STEP, errors, &price);
         if (st != SMP_OK) {
             return st;
         }
@@ -214,14 +216,14 @@ smp_status smp_find_sparing(const smp_pricing *pricing, smp_point *point, smp_er
     if (!last_legal(space, point, 0, space->n_choice[SMP_DIM_OFFLOAD_LAYERS] - 1)) {
         return SMP_OK;
     }
-    smp_status st = smp_price_point(pricing, point, errors, &b.most);
+    smp_status st = smp_price_point(pricing, point, SMP_MIX_STEP, errors, &b.most);
     if (st != SMP_OK || b.most.device_bytes > pricing->limit_bytes) {
         return st;
     }
     b.high = point->digit[SMP_DIM_OFFLOAD_LAYERS];
     b.least = b.most;
     if (without_offload(space, &without)) {
-        st = smp_price_point(pricing, &without, errors, &b.least);
+        st = smp_price_point(pricing, &without, 0, errors, &b.least);
     }
     st = st == SMP_OK ? narrow(pricing, &b, *point, errors) : st;
     point->digit[SMP_DIM_OFFLOAD_LAYERS] = b.high;

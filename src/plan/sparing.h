@@ -20,13 +20,15 @@ typedef struct smp_price {
     bool legal;             /* else nothing else is said */
     bool fits;
     bool known;             /* by smp_mix_price */
-    int64_t alone_ps;       /* where nothing slows anything */
+    int64_t step_ps;        /* -1: not known, or not asked for */
+    int64_t alone_ps;       /* where nothing slows anything; -1: not asked for */
     uint64_t device_bytes;
     uint32_t offloaded;     /* layers */
 } smp_price;
 
+/* `times` as of smp_mix_price. */
 SMP_CHECK smp_status smp_price_point(const smp_pricing *pricing, const smp_point *point,
-                                     smp_errors *errors, smp_price *price_p);
+                                     unsigned times, smp_errors *errors, smp_price *price_p);
 /* Whether a point offloads anything. */
 bool smp_offloads(const smp_plan_space *space, const smp_point *point);
 /* Whether the mesh with one layer fewer checkpointed fits, with nothing offloaded. */

@@ -67,6 +67,7 @@ typedef struct writing {
     int64_t *rows;             /* by task of a stretch; heap */
     size_t n_row;
     smp_word *word;
+    smp_passes passes;
     cut here;
 } writing;
 
@@ -410,6 +411,15 @@ static passing *passing_of(const writing *w, uint32_t i)
     return &w->passing[run * w->program->n_segment + it->segment];
 }
 
+static void note_pass(writing *w, uint32_t at, uint32_t period, uint32_t run, bool is_middle)
+{
+    const smp_run *r = &w->runs->run[run];
+    w->passes.run[w->passes.n] = run;
+    w->passes.at[w->passes.n++] =
+        (smp_pass){.at = at, .period = period, .micro_batch = w->program->order[at].micro_batch,
+                   .first = r->at, .end = r->at + r->kept, .is_middle = is_middle};
+}
+
 /* Repeats the layer that begins here, if one does that is still to be repeated. */
 static bool repeat_here(writing *w, uint32_t at)
 {
@@ -435,6 +445,7 @@ static bool repeat_here(writing *w, uint32_t at)
         passing_of(w, i)->repeated = true;
     }
     repeat_to(w, &twin, run);
+    note_pass(w, at, period, run, false);
     return true;
 }
 
@@ -534,20 +545,27 @@ static bool write_all(writing *w, bool middle)
     }
     go_to(w, &end);
     w->word->n_end = end.n;
+    if (middle) {
+        const uint32_t at = first_of(p, FIRST_MIDDLE);
+        note_pass(w, at, first_of(p, FIRST_MIDDLE + 1) - at, 0, true);
+    }
     return all_repeated(w);
 }
 
 smp_word *smp_word_create(const smp_program *program, const int64_t *duration_ps,
-                          const smp_runs *runs, bool middle, smp_arena *arena)
+                          const smp_runs *runs, bool middle, smp_arena *arena,
+                          smp_arena *scratch, smp_passes *passes_p)
 {
     writing w = {.program = program, .duration_ps = duration_ps, .runs = runs, .arena = arena,
-                 .scratch = smp_arena_create(), .word = SMP_ARENA_NEW(arena, smp_word)};
+                 .scratch = scratch, .word = SMP_ARENA_NEW(arena, smp_word)};
     const uint64_t n_passing =
         program->micro_batches * runs->n * (uint64_t)program->n_segment;
     number_tasks(&w);
     list_sources(&w);
     w.passing = SMP_ARENA_ARRAY(w.scratch, n_passing, passing);
     w.word->stretches = SMP_ARENA_ARRAY(w.scratch, program->n_instance + 2, stretch);
+    w.passes.at = SMP_ARENA_ARRAY(w.scratch, program->n_instance + 1, smp_pass);
+    w.passes.run = SMP_ARENA_ARRAY(w.scratch, program->n_instance + 1, uint32_t);
     const bool repeats = write_all(&w, middle);
     if (repeats) {
         const stretch *written = w.word->stretches;
@@ -555,7 +573,9 @@ smp_word *smp_word_create(const smp_program *program, const int64_t *duration_ps
         memcpy(w.word->stretches, written, w.word->n * sizeof *written);
     }
     free(w.rows);
-    smp_arena_destroy(w.scratch);
+    if (passes_p) {
+        *passes_p = w.passes;
+    }
     return repeats ? w.word : NULL;
 }
 

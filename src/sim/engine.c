@@ -25,6 +25,7 @@
 #endif
 
 #include "sim/engine_queue.h"
+#include "sim/watch.h"
 
 #include <stdlib.h>
 
@@ -101,6 +102,9 @@ static void start(smp_engine *engine, uint32_t index, uint32_t task, int64_t dur
         actor->since_ps = engine->now_ps;
         actor->leader = SMP_NOBODY;
         smp_engine_running(engine, index, true);
+    }
+    if (engine->input->watch && smp_watch_start(engine->input->watch, engine, index)) {
+        engine->is_seen = true;
     }
 }
 
@@ -357,6 +361,10 @@ smp_status smp_engine_simulate(const smp_engine_input *input, smp_errors *errors
     while (engine.n_heap > 0) {
         if (engine.n_changed > 0 && engine.heap[0].time_ps > engine.now_ps) {
             smp_engine_rate(&engine);
+        }
+        if (engine.is_seen && engine.heap[0].time_ps > engine.now_ps) {
+            engine.is_seen = false;
+            smp_watch_look(input->watch, &engine);
         }
         smp_event event = smp_event_pop(&engine);
         engine.now_ps = event.time_ps;

@@ -67,6 +67,7 @@ typedef struct smp_engine {
     uint32_t cause_class, cause_instance; /* the task that just ended */
     uint16_t cause_task;
     bool has_cause;
+    bool is_seen;          /* the watch looks at the state before time passes */
 } smp_engine;
 
 /* engine_init.c: all tables of a run, in `engine->arena`; the caller destroys it. */

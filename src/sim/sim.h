@@ -71,6 +71,8 @@ typedef struct smp_engine_input {
     /* How tasks slow each other down, and the smp_overlap_kind of each task; NULL: not. */
     const smp_overlap *overlap;
     const uint8_t *const *kinds;
+    /* NULL: nobody looks on (steady.c does, at one class with overlap) */
+    struct smp_watch *watch;
 } smp_engine_input;
 
 /* Step end of all classes in picoseconds, and the class that ends last (the lowest of equals).

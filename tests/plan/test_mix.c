@@ -46,6 +46,8 @@ void *realloc(void *old, size_t size)
 static uint64_t n_allocation;
 #endif
 
+enum { ALL = SMP_MIX_STEP | SMP_MIX_ALONE | SMP_MIX_UNFIT };
+
 /* A tiny model of many layers on few GPUs, whose tasks do not slow each other. */
 static void create(small *s, uint64_t seed)
 {
@@ -58,6 +60,16 @@ static void create(small *s, uint64_t seed)
     s->job.batch.global_batch = (uint64_t)s->cluster->gpus * (1U + small_draw(seed, 102, 10));
     s->profile->matrix_beside_collective.value = 0;
     smp_settings_init(&s->job.settings);
+}
+
+/* The same, and they do. */
+static void create_overlapping(small *s, uint64_t seed)
+{
+    create(s, seed);
+    s->profile->matrix_beside_collective.value = 1.05 + 0.01 * small_draw(seed, 110, 40);
+    s->profile->memory_beside_collective.value = 1.0 + 0.01 * small_draw(seed, 111, 40);
+    s->profile->collective_beside_matrix.value = 1.0 + 0.01 * small_draw(seed, 112, 60);
+    s->profile->collective_beside_memory.value = 1.0 + 0.01 * small_draw(seed, 113, 60);
 }
 
 /* A legal point of the fine space; false: none was met. */
@@ -108,7 +120,7 @@ static void test_exact(void **state)
             if (!draw_job(space, seed, i, &point, &job)) {
                 continue;
             }
-            check_ok(smp_mix_price(mixes, &job, s.errors, &mix, &known), s.errors);
+            check_ok(smp_mix_price(mixes, &job, ALL, s.errors, &mix, &known), s.errors);
             n++;
             n_known += known;
             if (known) {
@@ -121,6 +133,43 @@ static void test_exact(void **state)
     }
     assert_true(n > SPACES * POINTS / 2);
     assert_true(n_known > n * 3 / 4);
+}
+
+/* Where tasks slow each other: the time is not known of all; where it is, the event engine says
+ * the same. */
+static void test_overlapping(void **state)
+{
+    (void)state;
+    enum { SPACES = 40, POINTS = 20 };
+    uint64_t n_known = 0, n_timed = 0;
+    for (uint64_t seed = 1; seed <= SPACES; seed++) {
+        small s;
+        create_overlapping(&s, 3000 + seed);
+        smp_plan_space *space = smp_plan_space_create(&s.job, true);
+        smp_mixes *mixes = smp_mixes_create();
+        for (uint64_t i = 0; i < POINTS; i++) {
+            smp_point point;
+            smp_job job;
+            smp_mix mix;
+            smp_report report;
+            bool known = false;
+            if (!draw_job(space, seed, i, &point, &job)) {
+                continue;
+            }
+            check_ok(smp_mix_price(mixes, &job, ALL, s.errors, &mix, &known), s.errors);
+            n_known += known;
+            if (known && mix.step_ps >= 0) {
+                check_ok(smp_evaluate_fully(&job, s.errors, &report), s.errors);
+                check_i64(mix.step_ps, report.step_ps);
+                assert_true(mix.alone_ps <= mix.step_ps);
+                n_timed++;
+            }
+        }
+        smp_mixes_destroy(mixes);
+        smp_plan_space_destroy(space);
+        small_destroy(&s);
+    }
+    assert_true(n_timed > n_known * 3 / 4);
 }
 
 /* All mixes of one point share their parts: each is met with many lengths of its runs. */
@@ -148,7 +197,7 @@ static void test_families(void **state)
             if (!smp_plan_space_job(space, &point, &job)) {
                 continue;
             }
-            check_ok(smp_mix_price(mixes, &job, s.errors, &mix, &known), s.errors);
+            check_ok(smp_mix_price(mixes, &job, ALL, s.errors, &mix, &known), s.errors);
             if (known) {
                 check_mix(&mix, &job, s.errors);
             }
@@ -186,7 +235,8 @@ static void test_longest_path(void **state)
                 smp_runs runs;
                 smp_runs_find(&job, 1000, &runs);
                 const smp_word *word = smp_word_create(
-                    step->programs[0], simulation->duration_ps[0], &runs, false, arena);
+                    step->programs[0], simulation->duration_ps[0], &runs, false, arena, arena,
+                    NULL);
                 assert_non_null(word);
                 check_i64(smp_word_end(word, none, 0), simulation->report.step_ps);
                 smp_arena_destroy(arena);
@@ -237,11 +287,11 @@ static void test_monotonic(void **state)
             if (!draw_job(space, seed, i, &point, &job)) {
                 continue;
             }
-            check_ok(smp_mix_price(mixes, &job, s.errors, &mix, &known), s.errors);
+            check_ok(smp_mix_price(mixes, &job, ALL, s.errors, &mix, &known), s.errors);
             if (!known || !fewer(&job, i % 2 == 0)) {
                 continue;
             }
-            check_ok(smp_mix_price(mixes, &job, s.errors, &less, &less_known), s.errors);
+            check_ok(smp_mix_price(mixes, &job, ALL, s.errors, &less, &less_known), s.errors);
             if (less_known) {
                 assert_true(less.alone_ps <= mix.alone_ps);
                 assert_true(less.device_bytes >= mix.device_bytes);
@@ -276,7 +326,7 @@ static void test_no_allocation(void **state)
             bool known = false;
             point.digit[SMP_DIM_CHECKPOINTING] = k;
             if (smp_plan_space_job(space, &point, &job)) {
-                check_ok(smp_mix_price(mixes, &job, s.errors, &mix, &known), s.errors);
+                check_ok(smp_mix_price(mixes, &job, ALL, s.errors, &mix, &known), s.errors);
                 n += known;
             }
         }
@@ -291,6 +341,7 @@ static void test_no_allocation(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_exact),
+    cmocka_unit_test(test_overlapping),
     cmocka_unit_test(test_families),
     cmocka_unit_test(test_longest_path),
     cmocka_unit_test(test_monotonic),

@@ -241,6 +241,76 @@ static void test_bounds(void **state)
     assert_true(n > 2000);
 }
 
+/* The leaf of a mesh that needs least. */
+static bool last_leaf(const smp_plan_space *space, smp_point *point, smp_job *job)
+{
+    bool any = false;
+    smp_point leaf = *point;
+    do {
+        smp_job other;
+        if (smp_plan_space_job(space, &leaf, &other)) {
+            *job = other;
+            any = true;
+        }
+    } while (smp_plan_space_next(space, &leaf, SMP_DIM_OFFLOAD, SMP_DIM_PREFETCH));
+    return any;
+}
+
+/* The search bisects over checkpointed layers and takes them in order. */
+static void check_by_layer(const small *s, const smp_plan_space *space, smp_point mesh)
+{
+    smp_bounds *bounds = smp_bounds_create();
+    int64_t before_ps = 0;
+    uint64_t before_bytes = UINT64_MAX;
+    for (uint32_t i = 0; i < space->n_by_layer; i++) {
+        smp_job job, leaf;
+        int64_t ps = 0;
+        uint64_t bytes = 0;
+        mesh.digit[SMP_DIM_CHECKPOINTING] = space->by_layer[i];
+        if (!smp_plan_space_mesh(space, &mesh, &job) || !last_leaf(space, &mesh, &leaf)) {
+            assert_true(before_ps == 0); /* those that a rule forbids come first */
+            continue;
+        }
+        check_ok(smp_bound_time(bounds, &job, true, s->errors, &ps), s->errors);
+        check_ok(smp_bound_memory(bounds, &leaf, true, s->errors, &bytes), s->errors);
+        assert_true(ps >= before_ps);
+        assert_true(bytes <= before_bytes);
+        before_ps = ps;
+        before_bytes = bytes;
+    }
+    smp_bounds_destroy(bounds);
+}
+
+/* More layers checkpointed: no bound of time is less, no bound of memory more. */
+static void test_monotonic_bounds(void **state)
+{
+    (void)state;
+    size_t n = 0;
+    for (uint64_t seed = 600; seed < 640; seed++) {
+        small s;
+        small_create(&s, seed);
+        if (smp_settings_given(&s.job.settings, "checkpointing")) {
+            small_destroy(&s);
+            continue;
+        }
+        smp_plan_space *space = smp_plan_space_create(&s.job, true);
+        smp_point mesh = {{0}};
+        uint64_t i = 0;
+        do {
+            smp_job job;
+            const bool drawn = small_draw(seed, 2000 + i++, 8) == 0;
+            if (mesh.digit[SMP_DIM_CHECKPOINTING] == 0 && drawn &&
+                smp_plan_space_mesh(space, &mesh, &job)) {
+                check_by_layer(&s, space, mesh);
+                n++;
+            }
+        } while (smp_plan_space_next(space, &mesh, 0, SMP_DIM_LEAF));
+        smp_plan_space_destroy(space);
+        small_destroy(&s);
+    }
+    assert_true(n > 200);
+}
+
 static int compare_bytes(const void *left, const void *right)
 {
     const uint64_t a = *(const uint64_t *)left;
@@ -532,6 +602,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_space),    cmocka_unit_test(test_rules),
     cmocka_unit_test(test_count),
     cmocka_unit_test(test_evaluate), cmocka_unit_test(test_bounds),
+    cmocka_unit_test(test_monotonic_bounds),
     cmocka_unit_test(test_brute_force), cmocka_unit_test(test_uneven_nodes),
     cmocka_unit_test(test_deadline), cmocka_unit_test(test_no_prune),
     cmocka_unit_test(test_threads),
