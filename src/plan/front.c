@@ -159,20 +159,22 @@ static smp_status price(finder *f, const smp_point *point, const smp_job *job,
     return SMP_OK;
 }
 
-/* Whether a point may be on the front by its memory and its time; *bound_ps_p becomes that
- * where nothing slows anything.  True also where these are not known. */
+/* Whether a point may be on the front by its memory and its time, first where nothing slows
+ * anything, which becomes *bound_ps_p.  True also where these are not known. */
 static smp_status may_be_on(finder *f, const smp_job *job, int64_t *bound_ps_p, bool *may_p)
 {
     smp_mix mix;
     bool known = false;
-    const smp_status st = smp_mix_price(f->mixes, job, SMP_MIX_STEP | SMP_MIX_ALONE, f->errors,
-                                        &mix, &known);
+    smp_status st = smp_mix_price(f->mixes, job, SMP_MIX_ALONE, f->errors, &mix, &known);
     *may_p = true;
     if (st == SMP_OK && known) {
         *bound_ps_p = mix.alone_ps > *bound_ps_p ? mix.alone_ps : *bound_ps_p;
         *may_p = mix.device_bytes <= f->limit_bytes &&
-                 !is_covered(f, mix.step_ps > *bound_ps_p ? mix.step_ps : *bound_ps_p,
-                             mix.device_bytes);
+                 !is_covered(f, *bound_ps_p, mix.device_bytes);
+    }
+    if (st == SMP_OK && known && *may_p) {
+        st = smp_mix_price(f->mixes, job, SMP_MIX_STEP, f->errors, &mix, &known);
+        *may_p = !known || !is_covered(f, mix.step_ps, mix.device_bytes);
     }
     return st;
 }

@@ -37,7 +37,8 @@ typedef struct family {
     smp_ranks ranks;
     bool opened, known;
     uint32_t number;
-    uint32_t n_part, n_short; /* of the fewest layers: all, and those too short to do */
+    uint32_t n_part, n_short; /* of the fewest layers: all, and those too short to repeat */
+    uint32_t n_grown, n_unsteady; /* the same: simulated, and those too short to be steady */
     uint32_t ranks_a_node;
     /* highest peaks less the arenas */
     uint64_t device_bytes, host_bytes;
@@ -63,6 +64,8 @@ typedef struct growth {
 typedef struct part {
     part_key key;
     const smp_word *word;   /* NULL: nothing repeats */
+    smp_passes passes;
+    bool has_grown;
     growth growth;
     const smp_skeleton *skeleton;
     uint32_t layer[SMP_MOST_RUNS]; /* that is repeated */
@@ -236,32 +239,6 @@ static void add_ps(int64_t *sum_ps, int64_t more_ps)
     *sum_ps = *sum_ps < 0 || more_ps < 0 ? -1 : *sum_ps + more_ps;
 }
 
-/* Simulates a step with what its tasks do to each other. */
-static smp_status find_growth(const smp_mixes *mixes, const smp_step *step,
-                              int64_t *duration_ps, const smp_passes *passes,
-                              smp_errors *errors, growth *g)
-{
-    uint32_t middle = UINT32_MAX;
-    const smp_status status = smp_steady_run(step, duration_ps, &mixes->overlap, passes->at,
-                                             passes->n, errors, &g->step_ps);
-    for (uint32_t p = 0; p < passes->n; p++) {
-        if (passes->at[p].is_middle) {
-            middle = passes->at[p].micro_batch;
-            g->middle_ps = passes->at[p].more_ps;
-        }
-    }
-    for (uint32_t p = 0; p < passes->n; p++) {
-        const smp_pass *pass = &passes->at[p];
-        if (!pass->is_middle) {
-            add_ps(&g->layer_ps[passes->run[p]], pass->more_ps);
-        }
-        if (!pass->is_middle && pass->micro_batch == middle) {
-            add_ps(&g->middle_layer_ps[passes->run[p]], pass->more_ps);
-        }
-    }
-    return status;
-}
-
 /* The time with more layers and micro-batches; -1: not known. */
 static int64_t grown_ps(const growth *g, const smp_runs *runs, const int32_t *more,
                         uint64_t more_middle)
@@ -282,43 +259,107 @@ static int64_t grown_ps(const growth *g, const smp_runs *runs, const int32_t *mo
 }
 
 /* The job with few layers, and no more micro-batches than stand for all. */
-static smp_status open_part(smp_mixes *mixes, const smp_job *job, const family *f,
-                            const smp_runs *runs, smp_errors *errors, part *p)
+typedef struct lowered {
+    smp_arena *arena; /* NULL: not lowered */
+    smp_step *step;
+    int64_t *duration_ps;
+} lowered;
+
+static void release(lowered *low)
 {
-    smp_arena *arena = smp_arena_create();
+    if (low->arena) {
+        smp_step_destroy(low->step);
+        smp_arena_destroy(low->arena);
+    }
+    *low = (lowered){0};
+}
+
+static smp_status lower(smp_mixes *mixes, const smp_job *job, const family *f,
+                        const smp_runs *runs, smp_errors *errors, lowered *low)
+{
     smp_cut cut;
-    smp_step *step = NULL;
-    smp_skeleton *skeleton = NULL;
-    int64_t *duration_ps = NULL;
-    smp_passes passes = {0};
-    const bool middle = job->micro_batches > FEWEST;
-    smp_cut_make(job, runs, arena, &cut);
-    if (middle) {
+    low->arena = smp_arena_create();
+    smp_cut_make(job, runs, low->arena, &cut);
+    if (job->micro_batches > FEWEST) {
         cut.job.micro_batches = FEWEST;
     }
     mixes->n_lowered++;
-    smp_status status = smp_step_lower_skeleton_on(&cut.job, &f->ranks, errors, &step);
+    const smp_status status =
+        smp_step_lower_skeleton_on(&cut.job, &f->ranks, errors, &low->step);
+    return status == SMP_OK
+               ? smp_price_program(&cut.job, low->step->programs[0], prices_of(mixes, job),
+                                   low->arena, errors, &low->duration_ps)
+               : status;
+}
+
+static void keep_passes(smp_arena *arena, const smp_passes *passes, part *p)
+{
+    p->passes.n = passes->n;
+    p->passes.at = SMP_ARENA_ARRAY(arena, passes->n, smp_pass);
+    p->passes.run = SMP_ARENA_ARRAY(arena, passes->n, uint32_t);
+    for (uint32_t i = 0; i < passes->n; i++) {
+        p->passes.at[i] = passes->at[i];
+        p->passes.run[i] = passes->run[i];
+    }
+}
+
+static smp_status open_part(smp_mixes *mixes, const smp_job *job, const family *f,
+                            const smp_runs *runs, smp_errors *errors, lowered *low, part *p)
+{
+    smp_skeleton *skeleton = NULL;
+    smp_passes passes = {0};
+    smp_status status = lower(mixes, job, f, runs, errors, low);
     if (status == SMP_OK) {
-        status = smp_price_program(&cut.job, step->programs[0], prices_of(mixes, job), arena,
-                                   errors, &duration_ps);
+        p->word = smp_word_create(low->step->programs[0], low->duration_ps, runs,
+                                  job->micro_batches > FEWEST, mixes->arena, low->arena,
+                                  &passes);
     }
-    if (status == SMP_OK) {
-        p->word = smp_word_create(step->programs[0], duration_ps, runs, middle, mixes->arena,
-                                  arena, &passes);
-    }
-    if (p->word && mixes->overlaps) {
-        status = find_growth(mixes, step, duration_ps, &passes, errors,
-                             &p->growth);
-    }
-    if (p->word && status == SMP_OK) {
-        status = smp_skeleton_create(step->programs[0], mixes->arena, errors, &skeleton);
+    if (p->word) {
+        keep_passes(mixes->arena, &passes, p);
+        status = smp_skeleton_create(low->step->programs[0], mixes->arena, errors, &skeleton);
         p->skeleton = skeleton;
     }
     for (uint32_t r = 0; r < runs->n; r++) {
         p->layer[r] = runs->run[r].at + runs->run[r].kept / 2;
     }
-    smp_step_destroy(step);
-    smp_arena_destroy(arena);
+    return status;
+}
+
+static void sum_growth(const smp_passes *passes, growth *g)
+{
+    uint32_t middle = UINT32_MAX;
+    for (uint32_t p = 0; p < passes->n; p++) {
+        if (passes->at[p].is_middle) {
+            middle = passes->at[p].micro_batch;
+            g->middle_ps = passes->at[p].more_ps;
+        }
+    }
+    for (uint32_t p = 0; p < passes->n; p++) {
+        const smp_pass *pass = &passes->at[p];
+        if (!pass->is_middle) {
+            add_ps(&g->layer_ps[passes->run[p]], pass->more_ps);
+        }
+        if (!pass->is_middle && pass->micro_batch == middle) {
+            add_ps(&g->middle_layer_ps[passes->run[p]], pass->more_ps);
+        }
+    }
+}
+
+/* Simulates the few layers with what tasks do to each other, unless that is done; lowers them
+ * again where they are not there. */
+static smp_status grow_part(smp_mixes *mixes, const smp_job *job, const family *f,
+                            const smp_runs *runs, smp_errors *errors, lowered *low, part *p)
+{
+    if (p->has_grown) {
+        return SMP_OK;
+    }
+    smp_status status = low->step ? SMP_OK : lower(mixes, job, f, runs, errors, low);
+    if (status == SMP_OK) {
+        status = smp_steady_run(low->step, low->duration_ps, &mixes->overlap, p->passes.at,
+                                p->passes.n, errors, &p->growth.step_ps);
+    }
+    sum_growth(&p->passes, &p->growth);
+    p->has_grown = status == SMP_OK;
     return status;
 }
 
@@ -445,38 +486,58 @@ static bool fits(const smp_job *job, const smp_mix *mix)
            (double)mix->host_bytes <= job->cluster->host_memory_bytes.value;
 }
 
-/* Whether the time is known with any more layers. */
-static bool is_steady(const part *p, const smp_runs *runs)
-{
-    bool steady = true;
-    for (uint32_t r = 0; r < runs->n; r++) {
-        steady = steady && (!runs->run[r].repeats || p->growth.layer_ps[r] >= 0);
-    }
-    return steady;
-}
-
 static bool wants_step(const smp_job *job, const smp_mix *mix, unsigned times)
 {
     return (times & SMP_MIX_UNFIT) != 0 || ((times & SMP_MIX_STEP) != 0 && fits(job, mix));
 }
 
-/* False: the step takes longer than a word can say. */
-static bool find_times(const smp_mixes *mixes, const smp_job *job, const part *p,
-                       const smp_runs *runs, const int32_t *more, unsigned times, smp_mix *mix)
+/* Whether the fewest layers are too few for half of what a family was asked for. */
+static bool are_mostly(uint32_t n, uint32_t of)
+{
+    enum { TRIES = 8 };
+    return of >= TRIES && 2 * n > of;
+}
+
+/* The time of a part with so many layers more where tasks slow each other. */
+static smp_status find_step(smp_mixes *mixes, const smp_job *job, family *f,
+                            const smp_runs *runs, const int32_t *more, uint64_t more_middle,
+                            smp_errors *errors, lowered *low, part *p, int64_t *step_ps_p)
+{
+    const bool fewest = p->key.keep == SMP_KEEP_FEWEST;
+    if (!p->has_grown && fewest && are_mostly(f->n_unsteady, f->n_grown)) {
+        return SMP_OK;
+    }
+    const bool is_new = !p->has_grown;
+    const smp_status status = grow_part(mixes, job, f, runs, errors, low, p);
+    if (status == SMP_OK) {
+        *step_ps_p = grown_ps(&p->growth, runs, more, more_middle);
+        f->n_grown += is_new && fewest;
+        f->n_unsteady += is_new && fewest && *step_ps_p < 0;
+    }
+    return status;
+}
+
+/* *known_p false: the step takes longer than a word can say. */
+static smp_status find_times(smp_mixes *mixes, const smp_job *job, family *f,
+                             const smp_runs *runs, const int32_t *more, unsigned times,
+                             smp_errors *errors, lowered *low, part *p, smp_mix *mix,
+                             bool *known_p)
 {
     const uint64_t more_middle = job->micro_batches > FEWEST ? job->micro_batches - FEWEST : 0;
     const bool step = wants_step(job, mix, times);
+    smp_status status = SMP_OK;
     if (step && mixes->overlaps) {
-        mix->step_ps = grown_ps(&p->growth, runs, more, more_middle);
+        status = find_step(mixes, job, f, runs, more, more_middle, errors, low, p,
+                           &mix->step_ps);
     }
     if ((times & SMP_MIX_ALONE) != 0 || (step && mix->step_ps < 0)) {
         mix->alone_ps = smp_word_end(p->word, more, more_middle);
+        *known_p = mix->alone_ps >= 0;
         if (!mixes->overlaps) {
             mix->step_ps = mix->alone_ps;
         }
-        return mix->alone_ps >= 0;
     }
-    return true;
+    return status;
 }
 
 static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, uint32_t keep,
@@ -487,6 +548,8 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, ui
     bool is_new = false;
     int32_t more[SMP_MOST_RUNS] = {0};
     uint64_t bytes[SMP_SPACES];
+    lowered low = {0};
+    smp_status status = SMP_OK;
     smp_runs_find(job, keep, &runs);
     if (runs.n == 0) {
         return SMP_OK;
@@ -494,39 +557,29 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, ui
     part_key_of(job, f, keep, &runs, &key);
     part *p = smp_memo_at(mixes->parts, &key, &is_new);
     if (is_new) {
-        const smp_status status = open_part(mixes, job, f, &runs, errors, p);
-        if (status != SMP_OK) {
-            return status;
-        }
-        if (p->word && !find_even(mixes, p, &runs)) {
+        status = open_part(mixes, job, f, &runs, errors, &low, p);
+        if (status == SMP_OK && p->word && !find_even(mixes, p, &runs)) {
             p->word = NULL;
         }
         f->n_part += keep == SMP_KEEP_FEWEST;
-        f->n_short += keep == SMP_KEEP_FEWEST &&
-                      (p->word == NULL || (mixes->overlaps && !is_steady(p, &runs)));
+        f->n_short += keep == SMP_KEEP_FEWEST && p->word == NULL;
     }
     for (uint32_t r = 0; r < runs.n; r++) {
         more[r] = (int32_t)runs.run[r].layers - (int32_t)runs.run[r].kept;
     }
-    *known_p = p->word && arenas_of(mixes, p, &runs, more, bytes);
+    *known_p = status == SMP_OK && p->word && arenas_of(mixes, p, &runs, more, bytes);
     if (*known_p) {
         fill(job, f, bytes, mix);
-        *known_p = find_times(mixes, job, p, &runs, more, times, mix);
+        status = find_times(mixes, job, f, &runs, more, times, errors, &low, p, mix, known_p);
     }
-    return SMP_OK;
+    release(&low);
+    return status;
 }
 
 static bool is_unsteady(const smp_mixes *mixes, const smp_job *job, const smp_mix *mix,
                         unsigned times)
 {
     return mixes->overlaps && mix->step_ps < 0 && wants_step(job, mix, times);
-}
-
-/* Where the fewest layers are too few for half of a family's parts, they are not tried. */
-static uint32_t first_keep(const family *f)
-{
-    enum { TRIES = 8 };
-    return f->n_part >= TRIES && 2 * f->n_short > f->n_part ? 1 : 0;
 }
 
 smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, unsigned times,
@@ -540,7 +593,7 @@ smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, unsigned times,
     }
     smp_status status = find_family(mixes, job, errors, &f);
     *known_p = false;
-    uint32_t k = first_keep(f);
+    uint32_t k = are_mostly(f->n_short, f->n_part) ? 1 : 0;
     for (; status == SMP_OK && f->known && !*known_p && k < KEEPS; k++) {
         status = price_with(mixes, job, f, keeps[k], times, errors, mix_p, known_p);
     }
