@@ -179,6 +179,16 @@ static smp_status may_be_on(finder *f, const smp_job *job, int64_t *bound_ps_p, 
     return st;
 }
 
+/* What has been lowered takes memory, and most of it is not asked for again. */
+static void forget(finder *f)
+{
+    enum { MOST_LOWERED = 4096 };
+    if (smp_mixes_lowered(f->mixes) > MOST_LOWERED) {
+        smp_mixes_destroy(f->mixes);
+        f->mixes = smp_mixes_create();
+    }
+}
+
 /* Simulates a point unless its bounds show that it is not on the front; *bound_ps_p becomes
  * the bound of what it dominates where that is known. */
 static smp_status visit(finder *f, const smp_point *point, int64_t *bound_ps_p)
@@ -248,6 +258,7 @@ static smp_status list_parts(finder *f)
 static smp_status visit_others(finder *f, const part *p)
 {
     smp_point point = p->first;
+    forget(f);
     while (smp_plan_space_next(f->space, &point, SMP_DIM_LEAF, SMP_DIMS)) {
         const bool slower = smp_point_dominates(&p->first, &point);
         int64_t bound_ps = slower ? p->first_ps : p->bound_ps;
