@@ -504,9 +504,6 @@ static smp_status find_step(smp_mixes *mixes, const smp_job *job, family *f,
                             smp_errors *errors, lowered *low, part *p, int64_t *step_ps_p)
 {
     const bool fewest = p->key.keep == SMP_KEEP_FEWEST;
-    if (!p->has_grown && fewest && are_mostly(f->n_unsteady, f->n_grown)) {
-        return SMP_OK;
-    }
     const bool is_new = !p->has_grown;
     const smp_status status = grow_part(mixes, job, f, runs, errors, low, p);
     if (status == SMP_OK) {
@@ -593,7 +590,10 @@ smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, unsigned times,
     }
     smp_status status = find_family(mixes, job, errors, &f);
     *known_p = false;
-    uint32_t k = are_mostly(f->n_short, f->n_part) ? 1 : 0;
+    uint32_t k = are_mostly(f->n_short, f->n_part) ||
+                         ((times & SMP_MIX_STEP) != 0 && are_mostly(f->n_unsteady, f->n_grown))
+                     ? 1
+                     : 0;
     for (; status == SMP_OK && f->known && !*known_p && k < KEEPS; k++) {
         status = price_with(mixes, job, f, keeps[k], times, errors, mix_p, known_p);
     }
