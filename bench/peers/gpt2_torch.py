@@ -39,6 +39,15 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
 
+def initialize(module):
+    """GPT-2's: with PyTorch's own, tied logits are so large that softmax leaves denormal numbers,
+    whose products take a hundred times as long."""
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+
+
 class GPT2(nn.Module):
     def __init__(self):
         super().__init__()
@@ -46,6 +55,7 @@ class GPT2(nn.Module):
         self.positions = nn.Embedding(POSITIONS, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
         self.norm = nn.LayerNorm(WIDTH)
+        self.apply(initialize)
 
     def forward(self, ids, targets):
         x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
