@@ -163,51 +163,61 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*x, *y);
 }
 
-/* Adds ", NAME" for each *.json of a directory, sorted. */
-static void list_names(smp_text *text, const char *directory)
+typedef struct name_list { char **at; size_t n, room; } name_list; /* heap */
+
+/* The names of the *.json of a directory. */
+static void add_names(name_list *names, const char *directory)
 {
     DIR *stream = opendir(directory);
     struct dirent *entry;
-    char **names = NULL;
-    size_t count = 0, capacity = 0;
 
-    if (stream == NULL) {
-        return;
-    }
-    while ((entry = readdir(stream)) != NULL) {
+    while (stream != NULL && (entry = readdir(stream)) != NULL) {
         size_t n = strlen(entry->d_name);
 
         if (n > 5 && strcmp(entry->d_name + n - 5, ".json") == 0) {
             smp_text name = {0};
 
             smp_text_add_n(&name, entry->d_name, n - 5);
-            SMP_GROW(names, count, capacity);
-            names[count++] = name.data;
+            SMP_GROW(names->at, names->n, names->room);
+            names->at[names->n++] = name.data;
         }
     }
-    (void)closedir(stream);
-    if (count > 0) {
-        qsort(names, count, sizeof *names, compare_names);
+    if (stream != NULL) {
+        (void)closedir(stream);
     }
-    for (size_t i = 0; i < count; i++) {
-        smp_text_add(text, "%s%s", text->length ? ", " : "", names[i]);
-        free(names[i]);
+}
+
+/* "NAME, NAME", sorted, each once; frees them. */
+static void print_names(smp_text *text, name_list *names)
+{
+    if (names->n > 0) {
+        qsort(names->at, names->n, sizeof *names->at, compare_names);
     }
-    free(names);
+    for (size_t i = 0; i < names->n; i++) {
+        if (i == 0 || strcmp(names->at[i], names->at[i - 1]) != 0) {
+            smp_text_add(text, "%s%s", text->length ? ", " : "", names->at[i]);
+        }
+    }
+    for (size_t i = 0; i < names->n; i++) {
+        free(names->at[i]);
+    }
+    free(names->at);
 }
 
 static smp_status fail_not_found(const char *kind, const char *name, const smp_text places[2],
                                  smp_errors *errors)
 {
     smp_text names = {0};
+    name_list found = {0};
     int kind_length = (int)strlen(kind);
     smp_status status;
 
     for (int i = 0; i < 2; i++) {
         if (places[i].length != 0) {
-            list_names(&names, places[i].data);
+            add_names(&found, places[i].data);
         }
     }
+    print_names(&names, &found);
     if (names.length == 0) {
         smp_text_add(&names, "none in %s, and $SMP_CONFIGS names %s", places[1].data,
                      places[0].length ? places[0].data : "no other place");
