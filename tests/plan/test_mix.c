@@ -94,7 +94,10 @@ static void check_mix(const smp_mix *mix, const smp_job *job, smp_errors *errors
     smp_report report;
     check_ok(smp_evaluate_fully(job, errors, &report), errors);
     const smp_memory *memory = &report.memory;
-    check_i64(mix->alone_ps, report.step_ps);
+    assert_true(mix->step_ps < 0 || mix->step_ps >= mix->alone_ps);
+    if (mix->step_ps >= 0) {
+        check_i64(mix->step_ps, report.step_ps);
+    }
     check_u64(mix->arena_bytes, memory->arena_bytes);
     check_u64(mix->device_bytes, memory->peaks[smp_peaks_most(memory, false)].device_bytes);
     check_u64(mix->host_bytes,
@@ -124,6 +127,7 @@ static void test_exact(void **state)
             n++;
             n_known += known;
             if (known) {
+                check_i64(mix.step_ps, mix.alone_ps);
                 check_mix(&mix, &job, s.errors);
             }
         }
@@ -151,18 +155,15 @@ static void test_overlapping(void **state)
             smp_point point;
             smp_job job;
             smp_mix mix;
-            smp_report report;
             bool known = false;
             if (!draw_job(space, seed, i, &point, &job)) {
                 continue;
             }
             check_ok(smp_mix_price(mixes, &job, ALL, s.errors, &mix, &known), s.errors);
             n_known += known;
-            if (known && mix.step_ps >= 0) {
-                check_ok(smp_evaluate_fully(&job, s.errors, &report), s.errors);
-                check_i64(mix.step_ps, report.step_ps);
-                assert_true(mix.alone_ps <= mix.step_ps);
-                n_timed++;
+            n_timed += known && mix.step_ps >= 0;
+            if (known) {
+                check_mix(&mix, &job, s.errors);
             }
         }
         smp_mixes_destroy(mixes);
@@ -181,7 +182,7 @@ static void test_families(void **state)
         small s;
         smp_point point;
         smp_job job;
-        create(&s, 500 + seed);
+        (seed % 2 == 0 ? create : create_overlapping)(&s, 500 + seed);
         smp_plan_space *space = smp_plan_space_create(&s.job, true);
         smp_mixes *mixes = smp_mixes_create();
         const bool any = draw_job(space, seed, 0, &point, &job);
@@ -212,7 +213,7 @@ static void test_families(void **state)
 static void test_longest_path(void **state)
 {
     (void)state;
-    enum { SPACES = 100, POINTS = 20 };
+    enum { SPACES = 300, POINTS = 20 };
     uint64_t n = 0;
     for (uint64_t seed = 1; seed <= SPACES; seed++) {
         small s;
@@ -248,7 +249,7 @@ static void test_longest_path(void **state)
         smp_plan_space_destroy(space);
         small_destroy(&s);
     }
-    assert_true(n > 1000);
+    assert_true(n > 3000);
 }
 
 /* One layer fewer of either kind. */
