@@ -522,8 +522,8 @@ static smp_status take_mesh(search *s, const item *mesh)
     return st == SMP_OK ? split_mesh(s, mesh) : st;
 }
 
-/* Prices a point: one that does not fit is dropped, and one that does comes again with its
- * time where nothing slows anything; one that cannot be priced is taken as it is. */
+/* Prices a point: one that does not fit is dropped, one that does comes again with its time or
+ * a bound of it, and one that cannot be priced is taken as it is. */
 static smp_status price_point(search *s, item *point)
 {
     smp_job job;
