@@ -38,7 +38,7 @@ typedef struct family {
     bool opened, known;
     uint32_t number;
     uint32_t n_part, n_short; /* of the fewest layers: all, and those too short to repeat */
-    uint32_t n_grown, n_unsteady; /* the same: simulated, and those too short to be steady */
+    uint32_t n_grown[KEEPS], n_steady[KEEPS]; /* parts simulated, and of them steady */
     uint32_t ranks_a_node;
     /* highest peaks less the arenas */
     uint64_t device_bytes, host_bytes;
@@ -491,31 +491,33 @@ static bool wants_step(const smp_job *job, const smp_mix *mix, unsigned times)
     return (times & SMP_MIX_UNFIT) != 0 || ((times & SMP_MIX_STEP) != 0 && fits(job, mix));
 }
 
-/* Whether the fewest layers are too few for half of what a family was asked for. */
-static bool are_mostly(uint32_t n, uint32_t of)
+/* Whether so few layers are kept that less than half of the parts of a family are steady. */
+static bool is_hopeless(const family *f, uint32_t k)
 {
     enum { TRIES = 8 };
-    return of >= TRIES && 2 * n > of;
+    return f->n_grown[k] >= TRIES && 2 * f->n_steady[k] < f->n_grown[k];
 }
 
-/* The time of a part with so many layers more where tasks slow each other. */
-static smp_status find_step(smp_mixes *mixes, const smp_job *job, family *f,
+/* The time of a part with so many layers more where tasks slow each other; -1: not known. */
+static smp_status find_step(smp_mixes *mixes, const smp_job *job, family *f, uint32_t k,
                             const smp_runs *runs, const int32_t *more, uint64_t more_middle,
                             smp_errors *errors, lowered *low, part *p, int64_t *step_ps_p)
 {
-    const bool fewest = p->key.keep == SMP_KEEP_FEWEST;
     const bool is_new = !p->has_grown;
+    if (is_new && is_hopeless(f, k)) {
+        return SMP_OK;
+    }
     const smp_status status = grow_part(mixes, job, f, runs, errors, low, p);
     if (status == SMP_OK) {
         *step_ps_p = grown_ps(&p->growth, runs, more, more_middle);
-        f->n_grown += is_new && fewest;
-        f->n_unsteady += is_new && fewest && *step_ps_p < 0;
+        f->n_grown[k] += is_new;
+        f->n_steady[k] += is_new && *step_ps_p >= 0;
     }
     return status;
 }
 
 /* *known_p false: the step takes longer than a word can say. */
-static smp_status find_times(smp_mixes *mixes, const smp_job *job, family *f,
+static smp_status find_times(smp_mixes *mixes, const smp_job *job, family *f, uint32_t k,
                              const smp_runs *runs, const int32_t *more, unsigned times,
                              smp_errors *errors, lowered *low, part *p, smp_mix *mix,
                              bool *known_p)
@@ -524,7 +526,7 @@ static smp_status find_times(smp_mixes *mixes, const smp_job *job, family *f,
     const bool step = wants_step(job, mix, times);
     smp_status status = SMP_OK;
     if (step && mixes->overlaps) {
-        status = find_step(mixes, job, f, runs, more, more_middle, errors, low, p,
+        status = find_step(mixes, job, f, k, runs, more, more_middle, errors, low, p,
                            &mix->step_ps);
     }
     if ((times & SMP_MIX_ALONE) != 0 || (step && mix->step_ps < 0)) {
@@ -537,9 +539,11 @@ static smp_status find_times(smp_mixes *mixes, const smp_job *job, family *f,
     return status;
 }
 
-static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, uint32_t keep,
+/* With keeps[k] layers of a run. */
+static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, uint32_t k,
                              unsigned times, smp_errors *errors, smp_mix *mix, bool *known_p)
 {
+    const uint32_t keep = keeps[k];
     smp_runs runs;
     part_key key;
     bool is_new = false;
@@ -567,7 +571,7 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, ui
     *known_p = status == SMP_OK && p->word && arenas_of(mixes, p, &runs, more, bytes);
     if (*known_p) {
         fill(job, f, bytes, mix);
-        status = find_times(mixes, job, f, &runs, more, times, errors, &low, p, mix, known_p);
+        status = find_times(mixes, job, f, k, &runs, more, times, errors, &low, p, mix, known_p);
     }
     release(&low);
     return status;
@@ -577,6 +581,19 @@ static bool is_unsteady(const smp_mixes *mixes, const smp_job *job, const smp_mi
                         unsigned times)
 {
     return mixes->overlaps && mix->step_ps < 0 && wants_step(job, mix, times);
+}
+
+/* Where the fewest layers are too few for half of a family's parts, they are not tried; nor,
+ * for a time, where others are steady more often. */
+static uint32_t first_keep(const family *f, unsigned times)
+{
+    enum { TRIES = 8 };
+    const uint32_t first = f->n_part >= TRIES && 2 * f->n_short > f->n_part ? 1 : 0;
+    uint32_t k = first;
+    while ((times & SMP_MIX_STEP) != 0 && k < KEEPS && is_hopeless(f, k)) {
+        k++;
+    }
+    return k < KEEPS ? k : first;
 }
 
 smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, unsigned times,
@@ -590,20 +607,19 @@ smp_status smp_mix_price(smp_mixes *mixes, const smp_job *job, unsigned times,
     }
     smp_status status = find_family(mixes, job, errors, &f);
     *known_p = false;
-    uint32_t k = are_mostly(f->n_short, f->n_part) ||
-                         ((times & SMP_MIX_STEP) != 0 && are_mostly(f->n_unsteady, f->n_grown))
-                     ? 1
-                     : 0;
+    uint32_t k = first_keep(f, times);
     for (; status == SMP_OK && f->known && !*known_p && k < KEEPS; k++) {
-        status = price_with(mixes, job, f, keeps[k], times, errors, mix_p, known_p);
+        status = price_with(mixes, job, f, k, times, errors, mix_p, known_p);
     }
     /* passes may be steady where they are longer */
     for (; status == SMP_OK && *known_p && is_unsteady(mixes, job, mix_p, times) && k < KEEPS;
          k++) {
         smp_mix longer;
         bool known = false;
-        status = price_with(mixes, job, f, keeps[k], times, errors, &longer, &known);
-        mix_p->step_ps = known ? longer.step_ps : -1;
+        if (!is_hopeless(f, k)) {
+            status = price_with(mixes, job, f, k, times, errors, &longer, &known);
+            mix_p->step_ps = known ? longer.step_ps : -1;
+        }
     }
     return status;
 }
