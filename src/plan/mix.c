@@ -571,7 +571,8 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, ui
     *known_p = status == SMP_OK && p->word && arenas_of(mixes, p, &runs, more, bytes);
     if (*known_p) {
         fill(job, f, bytes, mix);
-        status = find_times(mixes, job, f, k, &runs, more, times, errors, &low, p, mix, known_p);
+        status = find_times(mixes, job, f, k, &runs, more, times, errors, &low, p, mix,
+                            known_p);
     }
     release(&low);
     return status;
