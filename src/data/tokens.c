@@ -127,6 +127,13 @@ static smp_status read_header(smp_tokens *tokens, bool wide, smp_errors *errors)
     const smp_place place = { .file = tokens->path };
     const unsigned char *header = tokens->file.at;
     uint32_t version = wide ? SMP_LLMC_WIDE_VERSION : SMP_LLMC_VERSION;
+
+    if (tokens->file.bytes < SMP_LLMC_HEADER_BYTES) {
+        return smp_fail(errors, SMP_INPUT, &place,
+                        "begins as llm.c's header of %d bytes, and holds %llu: it is not "
+                        "complete", SMP_LLMC_HEADER_BYTES,
+                        (unsigned long long)tokens->file.bytes);
+    }
     uint64_t said = smp_le(header + 8, 4), bytes = tokens->file.bytes - SMP_LLMC_HEADER_BYTES;
 
     tokens->facts.format = SMP_TOKENS_LLMC;
@@ -156,7 +163,7 @@ static smp_status read_plain(smp_tokens *tokens, smp_errors *errors)
     tokens->facts.format = ends_in(tokens->path, ".bin") ? SMP_TOKENS_NANOGPT : SMP_TOKENS_TEXT;
     tokens->facts.token_bytes = tokens->facts.format == SMP_TOKENS_TEXT ? 1 : 2;
     tokens->facts.tokens = bytes / tokens->facts.token_bytes;
-    if (tokens->facts.format == SMP_TOKENS_NANOGPT && bytes >= SMP_LLMC_HEADER_BYTES) {
+    if (tokens->facts.format == SMP_TOKENS_NANOGPT && bytes >= 8) {
         magic = smp_le(tokens->first, 4);
         if (magic == SMP_LLMC_MAGIC || magic == SMP_LLMC_WIDE_MAGIC) {
             return read_header(tokens, magic == SMP_LLMC_WIDE_MAGIC, errors);

@@ -55,6 +55,8 @@ extern const smp_comm_ops smp_comm_mpi;
 SMP_CHECK smp_status smp_mpi_begin(bool async, smp_errors *errors);
 void smp_mpi_end(int exit_status);
 uint32_t smp_mpi_rank(void);
+/* Whether all ranks have the same value; each has to ask. */
+bool smp_mpi_agrees(uint64_t value);
 uint32_t smp_mpi_ranks(void);
 SMP_CHECK smp_status smp_mpi_create(double timeout_s, smp_errors *errors,
                                     smp_world **world_p);

@@ -72,6 +72,14 @@ uint32_t smp_mpi_rank(void)
     return (uint32_t)rank;
 }
 
+bool smp_mpi_agrees(uint64_t value)
+{
+    uint64_t least[2] = { value, ~value };
+
+    (void)MPI_Allreduce(MPI_IN_PLACE, least, 2, MPI_UINT64_T, MPI_MIN, MPI_COMM_WORLD);
+    return least[0] == ~least[1];
+}
+
 uint32_t smp_mpi_ranks(void)
 {
     int ranks = 1;

@@ -7,8 +7,10 @@
 #include "exec/exec.h"
 #include "exec/threads.h"
 
+#include "base/numeric.h"
 #include "base/text.h"
 #include "mesh/settings.h"
+#include "model/model.h"
 #include "step/lower.h"
 
 #include <math.h>
@@ -510,6 +512,36 @@ static uint32_t threads_of(const smp_exec_options *options, uint32_t world)
     return cores > (long)world ? (uint32_t)cores / world : 1;
 }
 
+#ifdef SMP_HAVE_MPI
+/* What ranks must have in common, or they would wait for each other or train other models. */
+static uint64_t hash_run(const training *t)
+{
+    const smp_job *job = t->job;
+    const smp_exec_options *o = t->options;
+    const uint64_t numbers[] = { smp_model_parameters(job->model), job->model->n_layer,
+                                 job->model->hidden, job->model->vocab, job->batch.seq_len,
+                                 job->batch.global_batch, job->world, o->steps,
+                                 o->validate_every, o->validation_batches, o->pad, o->bucket,
+                                 o->documents, o->shuffle, o->drop_last,
+                                 smp_tokens_facts_of(t->data.tokens)->tokens };
+    const double reals[] = { o->hyper.lr, o->hyper.min_lr, (double)o->hyper.warmup_steps,
+                             (double)o->hyper.schedule, o->hyper.beta1, o->hyper.beta2,
+                             o->hyper.eps, o->hyper.weight_decay, o->hyper.momentum,
+                             o->hyper.clip, o->hyper.loss_scale, o->hyper.scaler.first };
+    size_t n = 0;
+    const smp_setting_info *table = smp_settings_table(&n);
+    uint64_t hash = smp_hash(reals, sizeof reals, smp_hash(numbers, sizeof numbers, 1));
+
+    for (size_t i = 0; i < n; i++) {
+        char value[256] = { 0 };
+
+        (void)smp_settings_get(&job->settings, table[i].key, value, sizeof value);
+        hash = smp_hash(value, sizeof value, hash);
+    }
+    return hash;
+}
+#endif
+
 static smp_status open_world(training *t, smp_errors *errors)
 {
     uint32_t ranks = t->job->world;
@@ -525,6 +557,10 @@ static smp_status open_world(training *t, smp_errors *errors)
             return smp_fail(errors, SMP_INPUT, NULL,
                             "the plan is for %u ranks, %u were started", ranks,
                             smp_mpi_ranks());
+        }
+        if (!smp_mpi_agrees(hash_run(t))) {
+            return smp_fail(errors, SMP_INPUT, NULL,
+                            "ranks were started with different plans, data or options");
         }
         return smp_mpi_create(t->options->timeout_s, errors, &t->world);
     }

@@ -109,8 +109,7 @@ smp_status cli_number(const char *option, const char *text, uint64_t low, uint64
     return SMP_OK;
 }
 
-static smp_status store_double(const char *option, const char *text, smp_errors *errors,
-                               double *value_p)
+smp_status cli_real(const char *option, const char *text, smp_errors *errors, double *value_p)
 {
     smp_place where = {.file = option};
     char *end = NULL;
@@ -139,7 +138,7 @@ static smp_status store(const cli_option *row, const char *shown, const char *te
         list_add(field, text);
         return SMP_OK;
     case CLI_KIND_DOUBLE:
-        return store_double(shown, text, errors, field);
+        return cli_real(shown, text, errors, field);
     case CLI_KIND_U32:
         if (cli_number(shown, text, 1, UINT32_MAX, errors, &number) == SMP_OK) {
             *(uint32_t *)field = (uint32_t)number;

@@ -76,6 +76,10 @@ void cli_list_free(cli_list *list);
 SMP_CHECK smp_status cli_number(const char *option, const char *text, uint64_t low,
                                 uint64_t high, smp_errors *errors, uint64_t *value_p);
 
+/* The same for a number from 0 to 1e15. */
+SMP_CHECK smp_status cli_real(const char *option, const char *text, smp_errors *errors,
+                              double *value_p);
+
 /* To be called first in main: a closed pipe is a write error, not a signal. */
 void cli_begin(void);
 /* To be called last: prints what `errors` holds, checks that standard output arrived, frees

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct options {
@@ -189,6 +190,21 @@ static smp_status encode_file(smp_tokens_writer *writer, const char *path, smp_e
     return status;
 }
 
+/* The output would replace what is read. */
+static smp_status check_apart(const char *output, const cli_list *texts, smp_errors *errors)
+{
+    const smp_place place = { .file = output };
+    struct stat out, in;
+
+    for (size_t i = 1; stat(output, &out) == 0 && i < texts->count; i++) {
+        if (S_ISREG(out.st_mode) && stat(texts->values[i], &in) == 0 && in.st_dev == out.st_dev
+            && in.st_ino == out.st_ino) {
+            return smp_fail(errors, SMP_INPUT, &place, "is also what is read: give another -o");
+        }
+    }
+    return SMP_OK;
+}
+
 static smp_status encode(const options *o, const cli_list *texts, smp_errors *errors)
 {
     smp_tokens_writer *writer = NULL;
@@ -204,6 +220,8 @@ static smp_status encode(const options *o, const cli_list *texts, smp_errors *er
         status = smp_fail(errors, SMP_INPUT, NULL, "encode: -o FILE is missing");
     } else if (strcmp(o->output, "-") == 0 && isatty(STDOUT_FILENO) == 1) {
         status = smp_fail(errors, SMP_INPUT, NULL, "tokens are not text for a terminal");
+    } else if (status == SMP_OK) {
+        status = check_apart(o->output, texts, errors);
     }
     if (status == SMP_OK) {
         status = smp_tokens_create(o->output, format, errors, &writer);

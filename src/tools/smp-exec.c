@@ -7,20 +7,23 @@
 #include "compare/compare.h"
 #include "tools/cli.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef struct options {
     cli_job job;
     const char *data, *metrics, *tensorboard, *trace, *schedule, *pad, *attention, *validation;
     const char *init_rules;
-    const char *eot, *loader_threads, *scale_rule;
+    const char *eot, *loader_threads, *scale_rule, *loss_scale, *device_memory;
     uint64_t scale_window, delayed_shift;
-    uint64_t steps, device_memory, warmup, validate_every, validation_batches;
+    uint64_t steps, warmup, validate_every, validation_batches;
     uint32_t threads;
-    double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip, loss_scale, timeout;
+    double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip, timeout;
     double init_scale, min_scale;
     bool async, shuffle, no_shuffle, no_drop_last, compare, dry_run, verbose;
 } options;
@@ -66,8 +69,8 @@ static const cli_option table[] = {
     CLI_DOUBLE("eps", 0, "X", options, eps, "of AdamW and Adam; default: 1e-8"),
     CLI_DOUBLE("momentum", 0, "X", options, momentum, "of SGD; default: 0.9"),
     CLI_DOUBLE("clip", 0, "X", options, clip, "largest gradient norm, 0: any; default: 1"),
-    CLI_DOUBLE("loss-scale", 0, "X", options, loss_scale,
-               "fixed; default: dynamic with fp16, else 1"),
+    CLI_TEXT("loss-scale", 0, "X", options, loss_scale,
+             "a fixed number, or dynamic (default): with fp16 as the rule says, else 1"),
     CLI_TEXT("loss-scale-rule", 0, "WHAT", options, scale_rule,
              "of a dynamic one: torch (GradScaler's; default) or smp (SMP v1's)"),
     CLI_DOUBLE("init-scale", 0, "X", options, init_scale,
@@ -78,8 +81,8 @@ static const cli_option table[] = {
     CLI_U64("delayed-shift", 0, "N", options, delayed_shift,
             "of smp: overflows until it halves; default: 1"),
     CLI_HEADING("Execution"),
-    CLI_U64("device-memory", 0, "BYTES", options, device_memory,
-            "refuse a plan whose arena is larger; default: no limit"),
+    CLI_TEXT("device-memory", 0, "BYTES", options, device_memory,
+             "refuse a plan whose arena is larger; default: no limit"),
     CLI_FLAG("async", 0, options, async, "a thread for each stream, ordered by the waits"),
     CLI_U32("threads", 0, "N", options, threads,
             "that share the operations of a rank; default: cores over ranks"),
@@ -173,7 +176,6 @@ static smp_status check_numbers(const options *o, smp_errors *errors)
         { "--eps", o->eps, 1e-30, 1e6 },
         { "--momentum", o->momentum, 0, 0.999999999 },
         { "--clip", o->clip, 0, 1e30 },
-        { "--loss-scale", o->loss_scale, 0, 1e30 },
         { "--init-scale", o->init_scale, 0, 1e30 }, /* 0: not given, as in the next three */
         { "--min-scale", o->min_scale, 0, 1e30 },
         { "--scale-window", (double)o->scale_window, 0, 1 << 23 },
@@ -197,6 +199,48 @@ static smp_status check_numbers(const options *o, smp_errors *errors)
     return status;
 }
 
+/* Options that go together, or do not. */
+static smp_status check_together(const options *o, const smp_exec_options *e,
+                                 smp_errors *errors)
+{
+    if (o->validate_every > 0 && !o->validation) {
+        return smp_fail(errors, SMP_INPUT, NULL, "--eval-every is of --eval FILE, which is "
+                        "missing");
+    }
+    if (o->compare && (e->pad == SMP_PAD_LONGEST || e->pad == SMP_PAD_BUCKET)) {
+        return smp_fail(errors, SMP_INPUT, NULL, "--compare predicts steps of full length: not "
+                        "with --pad longest or bucket");
+    }
+    return SMP_OK;
+}
+
+static smp_status read_loss_scale(const char *text, smp_errors *errors, double *scale_p)
+{
+    *scale_p = 0; /* dynamic */
+    return text && strcmp(text, "dynamic") != 0 ? cli_real("--loss-scale", text, errors, scale_p)
+                                                : SMP_OK;
+}
+
+/* A long run does not end with a path that could never be written. */
+static smp_status check_writable(const char *path, smp_errors *errors)
+{
+    const smp_place place = { .file = path };
+    struct stat info;
+    char directory[4096];
+    const char *slash = strrchr(path, '/');
+    bool there = stat(path, &info) == 0;
+
+    (void)snprintf(directory, sizeof directory, "%.*s",
+                   slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    if (there && S_ISDIR(info.st_mode)) {
+        return smp_fail(errors, SMP_SYSTEM, &place, "cannot be written: it is a directory");
+    }
+    return access(there ? path : directory, W_OK) == 0
+               ? SMP_OK
+               : smp_fail(errors, SMP_SYSTEM, &place, "cannot be written: %s",
+                          strerror(errno));
+}
+
 /* The first signal ends the run after its step, the second one at once.  Ranks read it. */
 static atomic_bool interrupted;
 
@@ -208,10 +252,24 @@ static void interrupt(int number)
     }
 }
 
+/* A mapped file that becomes shorter leaves pages that are not there. */
+static void fail_mapped(int number)
+{
+    static const char text[] = "smp-exec: a page cannot be read: a data file has become shorter "
+                               "while it was in use\n";
+
+    (void)number;
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(SMP_SYSTEM);
+}
+
 static void catch_signals(void)
 {
     struct sigaction action = { .sa_handler = interrupt, .sa_flags = SA_RESTART };
+    struct sigaction mapped = { .sa_handler = fail_mapped };
 
+    (void)sigemptyset(&mapped.sa_mask);
+    (void)sigaction(SIGBUS, &mapped, NULL);
     (void)sigemptyset(&action.sa_mask);
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
@@ -328,15 +386,25 @@ static smp_status fill_data(const options *o, smp_errors *errors, smp_exec_optio
 static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e)
 {
     smp_status status = check_numbers(o, errors), data;
+    double loss_scale = 0;
 
     smp_exec_options_init(e);
     data = fill_data(o, errors, e);
     status = status == SMP_OK ? data : status;
+    status = status == SMP_OK ? check_together(o, e, errors) : status;
+    status = status == SMP_OK ? read_loss_scale(o->loss_scale, errors, &loss_scale) : status;
+    if (status == SMP_OK && o->device_memory) {
+        status = cli_number("--device-memory", o->device_memory, 1, INT64_MAX, errors,
+                            &e->device_memory_bytes);
+    }
+    if (status == SMP_OK && o->trace && first_process()) {
+        status = check_writable(o->trace, errors);
+    }
     e->hyper = (smp_hyper){ .lr = o->lr, .min_lr = o->min_lr, .warmup_steps = o->warmup,
                             .total_steps = o->steps, .beta1 = o->beta1, .beta2 = o->beta2,
                             .eps = o->eps, .weight_decay = o->weight_decay,
                             .momentum = o->momentum, .clip = o->clip,
-                            .loss_scale = o->loss_scale };
+                            .loss_scale = loss_scale };
     if (status == SMP_OK) {
         status = read_scaler(o, errors, &e->hyper.scaler);
     }
@@ -348,7 +416,6 @@ static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e
     e->measure_peak = true;
     e->async = o->async;
     e->threads = o->threads;
-    e->device_memory_bytes = o->device_memory;
     e->timeout_s = o->timeout;
     e->mpi = under_mpi();
     e->log = first_process() ? stdout : NULL;

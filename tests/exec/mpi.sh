@@ -98,7 +98,7 @@ no_bar() {
     grep -q '^step 3 ' "$work/said" && ! grep -q ' left' "$work/said"
 }
 
-echo 1..9
+echo 1..10
 check "two ranks conform" run -n 2 tests/exec/check_mpi
 check "three ranks conform" run -n 3 tests/exec/check_mpi
 check "ranks as processes train to the bits of ranks as threads" same_bits "$job"
@@ -111,3 +111,6 @@ check "a plan for other ranks is refused" says "the plan is for 4 ranks, 2 were 
     run -n 2 ./smp-exec $job
 check "what every rank finds is said once" said_once
 check "no bar is drawn into a file" no_bar
+# shellcheck disable=SC2086
+check "ranks with different options" says "different plans, data or options" \
+    run -n 2 ./smp-exec $job --lr 1e-3 : -n 2 ./smp-exec $job --lr 1e-2

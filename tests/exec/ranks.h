@@ -49,6 +49,7 @@ typedef struct rank_of {
     const uint32_t *place;               /* of what is collected next */
     float *to;                           /* where values go by global element */
     uint32_t operand;                    /* of the optimizer's task that is collected */
+    smp_device_ops watching;             /* as long as the runner, which may use it */
     smp_errors *errors;
     smp_status status;
     pthread_t thread;
@@ -231,13 +232,13 @@ static inline void watch_launch(smp_device *device, smp_stream stream, const smp
 static inline void *rank_main(void *argument)
 {
     rank_of *r = argument;
-    smp_device_ops watching = smp_device_cpu;
     bool alone = r->t->job->world == 1 && !r->t->async;
-    smp_runner_options options = { .device = alone ? &watching : &smp_device_cpu,
+    smp_runner_options options = { .device = alone ? &r->watching : &smp_device_cpu,
                                    .device_options = { .async = r->t->async, .threads = 1 },
                                    .comm = &smp_comm_threads, .world = r->t->world };
 
-    watching.launch = watch_launch;
+    r->watching = smp_device_cpu;
+    r->watching.launch = watch_launch;
     smp_hyper_init(&options.hyper);
     options.hyper.lr = r->t->lr;
     options.hyper.clip = 0.9;

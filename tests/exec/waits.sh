@@ -30,6 +30,7 @@ fi
 TSAN_OPTIONS=exitcode=66
 export TSAN_OPTIONS srcdir
 number=0
+failed=0
 # check NAME STATUS COMMAND: the command ends with the status.
 check() {
     number=$((number + 1))
@@ -41,6 +42,7 @@ check() {
     if [ "$got" -eq "$want" ]; then
         echo "ok $number - $name"
     else
+        failed=1
         echo "not ok $number - $name"
         sed 's/^/# /' out | tail -n 40
     fi
@@ -70,3 +72,4 @@ while [ "$n" -le "$waits" ]; do
     fi
     n=$((n + 1))
 done
+exit $failed

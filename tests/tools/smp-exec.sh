@@ -153,7 +153,7 @@ echo 'head zeros' >"$work/rules"
 echo '*.1.input_layernorm.weight constant 3e38' >"$work/huge"
 sed 's/"vocab_size": 256/"vocab_size": 200/' "$work/tiny.json" >"$work/small.json"
 
-echo 1..42
+echo 1..48
 check "help" ends 0 --help
 check "trains" ends 0 -d "$text" --steps 2
 check "says what it does" says "^step 2  loss 5\.[0-9]*  norm .* tokens/s  mfu .* %  .*B" out
@@ -215,3 +215,11 @@ check "a full disk of metrics" wrong 1 "/dev/full: writing failed: No space left
 check "Ctrl-C ends the run after its step" interrupted INT
 check "so does a request to end" interrupted TERM
 check "a second Ctrl-C kills" killed_by_two
+check "memory beyond 4 GiB" ends 0 -d "$text" --steps 1 --device-memory 8589934592
+check "validation of nothing" wrong 2 "--eval-every is of --eval FILE" -d "$text" --eval-every 2
+check "a comparison of other lengths" wrong 2 "--compare predicts steps of full length" \
+    -d "$text" --pad longest --compare
+check "a trace that cannot be written" wrong 1 "none/t.json: cannot be written" -d "$text" \
+    --steps 100000 --trace "$work/none/t.json"
+check "a loss scale by its name" ends 0 -d "$text" --steps 1 --loss-scale dynamic
+check "no loss scale" wrong 2 "--loss-scale: 'big': must be" -d "$text" --loss-scale big
