@@ -87,6 +87,9 @@ uint64_t smp_plan_space_leaves(const smp_plan_space *space, const smp_point *poi
                                const smp_job *mesh);
 /* The same with any checkpointing. */
 uint64_t smp_plan_space_count(const smp_plan_space *space, const smp_point *mesh);
+/* Whether a point, or some point of a mesh, is also in the space that is not fine. */
+bool smp_is_coarse(const smp_plan_space *space, const smp_point *point);
+bool smp_is_coarse_mesh(const smp_plan_space *space, const smp_point *mesh);
 /* The points of the space. */
 uint64_t smp_plan_space_total(const smp_plan_space *space);
 /* Digits of `a` say the same or less memory saving than those of `b`, the rest equal: then

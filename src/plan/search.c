@@ -319,13 +319,18 @@ static smp_status push_first_by_layer(search *s, smp_point mesh)
     return push_mesh(s, &mesh, 0);
 }
 
-static smp_status push_next_by_layer(search *s, const item *mesh)
+/* `coarsely`: the next that is also in the space that is not fine. */
+static smp_status push_next_by_layer(search *s, const item *mesh, bool coarsely)
 {
-    const uint32_t digit = mesh->point.digit[SMP_DIM_CHECKPOINTING];
-    for (uint32_t i = 0; i + 1 < s->space->n_by_layer; i++) {
-        if (s->space->by_layer[i] == digit) {
-            smp_point next = mesh->point;
-            next.digit[SMP_DIM_CHECKPOINTING] = s->space->by_layer[i + 1];
+    smp_point next = mesh->point;
+    uint32_t i = 0;
+    while (i < s->space->n_by_layer &&
+           s->space->by_layer[i] != mesh->point.digit[SMP_DIM_CHECKPOINTING]) {
+        i++;
+    }
+    for (i++; i < s->space->n_by_layer; i++) {
+        next.digit[SMP_DIM_CHECKPOINTING] = s->space->by_layer[i];
+        if (!coarsely || smp_is_coarse_mesh(s->space, &next)) {
             return push_mesh(s, &next, mesh->bound.step_ps);
         }
     }
@@ -453,8 +458,32 @@ static smp_status price_mesh(search *s, const item *mesh)
     return st;
 }
 
-/* The sparing points among those that differ from `leaf` in what is offloaded: it offloads as
- * little as the space has. */
+/* Points that differ from `leaf` in how many layers are offloaded: the sparing one, unless
+ * without offload it `fits`, and that with all where the space that is not fine has it. */
+static smp_status split_offload(search *s, smp_point leaf, int64_t least_ps, bool fits)
+{
+    const smp_pricing pricing = pricing_of(s);
+    smp_point coarse = leaf;
+    smp_price price;
+    bool is = false;
+    smp_status st =
+        fits ? SMP_OK : smp_find_sparing(&pricing, &leaf, s->errors, &price, &is);
+    if (st == SMP_OK && is) {
+        push_priced(s, &leaf, least_ps, price.step_ps, price.alone_ps);
+    }
+    if (st != SMP_OK || !smp_is_coarse_mesh(s->space, &leaf) ||
+        (is && smp_is_coarse(s->space, &leaf))) {
+        return st;
+    }
+    st = smp_price_coarse(&pricing, &coarse, s->errors, &price);
+    if (st == SMP_OK && price.legal && price.fits) {
+        push_priced(s, &coarse, least_ps, price.step_ps, price.alone_ps);
+    }
+    return st;
+}
+
+/* The points among those that differ from `leaf` in what is offloaded: it offloads as little
+ * as the space has. */
 static smp_status split_leaves(search *s, smp_point leaf, int64_t least_ps)
 {
     const smp_pricing pricing = pricing_of(s);
@@ -469,21 +498,18 @@ static smp_status split_leaves(search *s, smp_point leaf, int64_t least_ps)
     if (price.legal && !is_open(s, &alone)) {
         return SMP_OK;
     }
-    if (price.legal && price.fits && !smp_offloads(s->space, &leaf)) {
+    const bool fits = price.legal && price.fits && !smp_offloads(s->space, &leaf);
+    if (fits) {
         st = smp_is_sparing(&pricing, &leaf, s->errors, &is);
         if (st == SMP_OK && is) {
             push_priced(s, &leaf, least_ps, price.step_ps, price.alone_ps);
         }
-        return st; /* no offload spares what fits without */
     }
     for (uint32_t h = 0; st == SMP_OK && h < s->space->n_choice[SMP_DIM_OFFLOAD]; h++) {
         leaf.digit[SMP_DIM_OFFLOAD] = h;
         leaf.digit[SMP_DIM_OFFLOAD_LAYERS] = 0;
         if (smp_offloads(s->space, &leaf)) {
-            st = smp_find_sparing(&pricing, &leaf, s->errors, &price, &is);
-            if (st == SMP_OK && is) {
-                push_priced(s, &leaf, least_ps, price.step_ps, price.alone_ps);
-            }
+            st = split_offload(s, leaf, least_ps, fits);
         }
     }
     return st;
@@ -500,17 +526,17 @@ static smp_status split_finely(search *s, const item *mesh)
     return st;
 }
 
-/* More layers checkpointed than fit without offload are not sparing: there the search of this
- * mesh ends. */
+/* More layers checkpointed than fit without offload are not sparing: there only what is in the
+ * space that is not fine is left of this mesh. */
 static smp_status take_priced_mesh(search *s, const item *mesh)
 {
     const smp_pricing pricing = pricing_of(s);
     bool fits = false;
     smp_status st = smp_fits_with_fewer_layers(&pricing, &mesh->point, s->errors, &fits);
-    if (st == SMP_OK && !fits) {
+    if (st == SMP_OK && (!fits || smp_is_coarse_mesh(s->space, &mesh->point))) {
         st = split_finely(s, mesh);
     }
-    return st == SMP_OK && !fits ? push_next_by_layer(s, mesh) : st;
+    return st == SMP_OK ? push_next_by_layer(s, mesh, fits) : st;
 }
 
 static smp_status take_mesh(search *s, const item *mesh)
@@ -518,7 +544,7 @@ static smp_status take_mesh(search *s, const item *mesh)
     if (s->space->fine) {
         return price_mesh(s, mesh);
     }
-    const smp_status st = push_next_by_layer(s, mesh);
+    const smp_status st = push_next_by_layer(s, mesh, false);
     return st == SMP_OK ? split_mesh(s, mesh) : st;
 }
 

@@ -152,6 +152,16 @@ static void add_micro_batch(smp_plan_space *space)
     }
 }
 
+static bool is_quarter(uint32_t k, uint32_t n_layer)
+{
+    return k == n_layer / 4 || k == n_layer / 2 || k == n_layer * 3 / 4;
+}
+
+static bool is_coarse_chunks(uint32_t chunks)
+{
+    return chunks == 1 || chunks == 8;
+}
+
 static void add_checkpointing(smp_plan_space *space)
 {
     const smp_job *job = space->job;
@@ -169,7 +179,7 @@ static void add_checkpointing(smp_plan_space *space)
     choices[n++] = (smp_choice){0, SMP_CHECKPOINTING_SELECTIVE_ATTENTION};
     choices[n++] = (smp_choice){0, SMP_CHECKPOINTING_SELECTIVE_OP};
     for (uint32_t k = 1; k < n_layer; k++) {
-        if (space->fine || k == n_layer / 4 || k == n_layer / 2 || k == n_layer * 3 / 4) {
+        if (space->fine || is_quarter(k, n_layer)) {
             choices[n++] = (smp_choice){k, SMP_CHECKPOINTING_FIRST};
         }
     }
@@ -270,7 +280,7 @@ static void add_chunks(smp_plan_space *space)
         return;
     }
     for (uint32_t chunks = 1; chunks <= MOST && job->batch.seq_len % chunks == 0; chunks *= 2) {
-        if (space->fine || chunks == 1 || chunks == 8) {
+        if (space->fine || is_coarse_chunks(chunks)) {
             values[n++] = chunks;
         }
     }
@@ -423,7 +433,7 @@ static bool is_copy_leaf(const smp_plan_space *space, const smp_point *point,
                          const smp_job *job)
 {
     const smp_settings *s = &job->settings;
-    return ((!gathers(s) || !s->reshard_after_forward) && point->digit[SMP_DIM_PREFETCH] > 0) ||
+    return (!gathers(s) && point->digit[SMP_DIM_PREFETCH] > 0) ||
            (!s->offload && point->digit[SMP_DIM_OFFLOAD_LAYERS] > 0) ||
            /* 0 stands for all of them */
            (s->offload && !space->pinned[SMP_DIM_OFFLOAD_LAYERS] &&
@@ -541,7 +551,7 @@ uint64_t smp_plan_space_leaves(const smp_plan_space *space, const smp_point *poi
 {
     const smp_settings *s = &mesh->settings;
     const uint64_t tokens = smp_mul(s->micro_batch, mesh->batch.seq_len);
-    const bool prefetches = gathers(s) && s->reshard_after_forward;
+    const bool prefetches = gathers(s);
     uint64_t *known =
         &space->leaves[2 * (size_t)point->digit[SMP_DIM_CHECKPOINTING] + prefetches];
     if (tokens % choice_value(space, point, SMP_DIM_CHUNKS) != 0) {
@@ -597,6 +607,24 @@ uint64_t smp_plan_space_total(const smp_plan_space *space)
         n += point.digit[SMP_DIM_CHECKPOINTING] == 0 ? smp_plan_space_count(space, &point) : 0;
     } while (smp_plan_space_next(space, &point, 0, SMP_DIM_LEAF));
     return n;
+}
+
+bool smp_is_coarse_mesh(const smp_plan_space *space, const smp_point *mesh)
+{
+    const smp_choice checkpointing = choice_of(space, mesh, SMP_DIM_CHECKPOINTING);
+    return (space->pinned[SMP_DIM_CHECKPOINTING] ||
+            checkpointing.checkpointing != SMP_CHECKPOINTING_FIRST ||
+            is_quarter(checkpointing.value, space->job->model->n_layer)) &&
+           (space->pinned[SMP_DIM_CHUNKS] ||
+            is_coarse_chunks(choice_value(space, mesh, SMP_DIM_CHUNKS)));
+}
+
+bool smp_is_coarse(const smp_plan_space *space, const smp_point *point)
+{
+    return smp_is_coarse_mesh(space, point) &&
+           (choice_value(space, point, SMP_DIM_OFFLOAD) == 0 ||
+            space->pinned[SMP_DIM_OFFLOAD_LAYERS] ||
+            choice_value(space, point, SMP_DIM_OFFLOAD_LAYERS) == 0);
 }
 
 bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp_job *job_p)

@@ -124,6 +124,10 @@ smp_status smp_is_sparing(const smp_pricing *pricing, const smp_point *point,
                           smp_errors *errors, bool *is_p)
 {
     bool fewer_fit = false;
+    if (smp_is_coarse(pricing->space, point)) {
+        *is_p = true;
+        return SMP_OK;
+    }
     smp_status st = fits_there(pricing, *point, offload_fewer, errors, &fewer_fit);
     if (st == SMP_OK && !fewer_fit) {
         st = fits_there(pricing, *point, checkpoint_fewer, errors, &fewer_fit);
@@ -203,6 +207,15 @@ static smp_status narrow(const smp_pricing *pricing, bracket *b, smp_point at,
         }
     }
     return SMP_OK;
+}
+
+smp_status smp_price_coarse(const smp_pricing *pricing, smp_point *point, smp_errors *errors,
+                            smp_price *price_p)
+{
+    const uint32_t last = pricing->space->n_choice[SMP_DIM_OFFLOAD_LAYERS] - 1;
+    *price_p = (smp_price){0};
+    point->digit[SMP_DIM_OFFLOAD_LAYERS] = last;
+    return smp_price_point(pricing, point, SMP_MIX_STEP, errors, price_p);
 }
 
 /* The more layers are offloaded the less memory a device needs, and the more a host. */

@@ -217,8 +217,10 @@ static smp_status check_together(const options *o, const smp_exec_options *e,
 static smp_status read_loss_scale(const char *text, smp_errors *errors, double *scale_p)
 {
     *scale_p = 0; /* dynamic */
-    return text && strcmp(text, "dynamic") != 0 ? cli_real("--loss-scale", text, errors, scale_p)
-                                                : SMP_OK;
+    if (!text || strcmp(text, "dynamic") == 0) {
+        return SMP_OK;
+    }
+    return cli_real("--loss-scale", text, errors, scale_p);
 }
 
 /* A long run does not end with a path that could never be written. */
@@ -255,8 +257,8 @@ static void interrupt(int number)
 /* A mapped file that becomes shorter leaves pages that are not there. */
 static void fail_mapped(int number)
 {
-    static const char text[] = "smp-exec: a page cannot be read: a data file has become shorter "
-                               "while it was in use\n";
+    static const char text[] = "smp-exec: a page cannot be read: a data file has become "
+                               "shorter while it was in use\n";
 
     (void)number;
     (void)!write(STDERR_FILENO, text, sizeof text - 1);
