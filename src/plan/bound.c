@@ -645,14 +645,7 @@ smp_status smp_bound_least_memory(smp_bounds *bounds, const smp_plan_space *spac
     smp_point leaf = *mesh;
     smp_job job;
     *bytes_p = UINT64_MAX;
-    for (uint32_t h = space->n_choice[SMP_DIM_OFFLOAD]; h-- > 0;) {
-        for (uint32_t j = space->n_choice[SMP_DIM_OFFLOAD_LAYERS]; j-- > 0;) {
-            leaf.digit[SMP_DIM_OFFLOAD] = h;
-            leaf.digit[SMP_DIM_OFFLOAD_LAYERS] = j;
-            if (smp_plan_space_leaf(space, &leaf, mesh_job, &job)) {
-                return smp_bound_memory(bounds, &job, true, errors, bytes_p);
-            }
-        }
-    }
-    return SMP_OK;
+    return smp_plan_space_least_leaf(space, &leaf, mesh_job, &job)
+               ? smp_bound_memory(bounds, &job, true, errors, bytes_p)
+               : SMP_OK;
 }

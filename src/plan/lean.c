@@ -153,6 +153,16 @@ static smp_status find_leanest(const smp_plan *plan, smp_bounds *bounds, const s
     return st;
 }
 
+smp_status smp_find_some(const smp_plan *plan, smp_bounds *bounds, const smp_job *job,
+                         smp_errors *errors, smp_found *found_p, bool *any_p)
+{
+    lean best;
+    const smp_status st = find_leanest(plan, bounds, job, 1, errors, &best);
+    *any_p = st == SMP_OK && best.any; /* with an excess below 1 */
+    *found_p = best.found;
+    return st;
+}
+
 /* More GPUs than this cannot each have a part of a sequence of the batch. */
 static uint32_t most_gpus(const smp_job *job)
 {

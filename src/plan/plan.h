@@ -78,6 +78,10 @@ bool smp_plan_space_job(const smp_plan_space *space, const smp_point *point, smp
 bool smp_plan_space_mesh(const smp_plan_space *space, const smp_point *point, smp_job *job_p);
 bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
                          const smp_job *mesh, smp_job *job_p);
+/* Of the points with the head, mesh and prefetch digits of *point, the one that offloads most,
+ * which becomes *point; false: none is legal. */
+bool smp_plan_space_least_leaf(const smp_plan_space *space, smp_point *point,
+                               const smp_job *mesh, smp_job *job_p);
 /* Checkpointing of none, the first and all layers is one thing. */
 bool smp_checkpoints_by_layer(smp_checkpointing checkpointing);
 /* Whether rules say of this digit of checkpointing what they say of the one before. */

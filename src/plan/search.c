@@ -18,6 +18,7 @@
 
 #include "plan/search.h"
 
+#include "plan/early.h"
 #include "plan/front.h"
 #include "plan/lean.h"
 #include "plan/queue.h"
@@ -94,6 +95,11 @@ static void keep(search *s, const smp_found *candidate)
     const rank own = rank_of(candidate);
     if (!is_open(s, &own)) {
         return;
+    }
+    for (uint32_t f = 0; f < s->n_found; f++) {
+        if (s->found[f].code == candidate->code) {
+            return; /* what the search began with */
+        }
     }
     uint32_t i = s->n_found < s->top ? s->n_found++ : s->n_found - 1;
     while (i > 0 && smp_is_faster(candidate, &s->found[i - 1])) {
@@ -631,9 +637,27 @@ static smp_status fill_batch(search *s)
     return st;
 }
 
-static smp_status best_first(search *s)
+/* With a deadline there is something to stop with from the beginning. */
+static smp_status begin_with_some(search *s, const smp_job *job)
 {
-    smp_status st = push_heads(s);
+    smp_found some;
+    bool any = false;
+    smp_status st = smp_find_early(s->plan, s->bounds, s->space, s->limit_bytes, s->errors,
+                                   &some, &any);
+    if (st == SMP_OK && !any) {
+        st = smp_find_some(s->plan, s->bounds, job, s->errors, &some, &any);
+    }
+    if (st == SMP_OK && any) {
+        s->plan->info.evaluated++;
+        note_whole(s, &some);
+    }
+    return st;
+}
+
+static smp_status best_first(search *s, const smp_job *job)
+{
+    smp_status st = s->plan->options.deadline_s > 0 ? begin_with_some(s, job) : SMP_OK;
+    st = st == SMP_OK ? push_heads(s) : st;
     s->plan->info.enumerated += s->n_point;
     do {
         st = st == SMP_OK ? fill_batch(s) : st;
@@ -697,7 +721,7 @@ smp_status smp_search(smp_plan *plan, smp_bounds *bounds, const smp_job *job,
     if (!plan->options.prune) {
         st = every_point(&s);
     } else if (smp_host_excess(job) == 0) {
-        st = best_first(&s);
+        st = best_first(&s, job);
     } else { /* nothing fits */
         s.n_point = smp_plan_space_total(s.space);
         plan->info.enumerated += s.n_point;

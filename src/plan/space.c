@@ -544,6 +544,21 @@ bool smp_plan_space_leaf(const smp_plan_space *space, const smp_point *point,
     return !is_copy_leaf(space, point, job_p);
 }
 
+bool smp_plan_space_least_leaf(const smp_plan_space *space, smp_point *point,
+                               const smp_job *mesh, smp_job *job_p)
+{
+    for (uint32_t h = space->n_choice[SMP_DIM_OFFLOAD]; h-- > 0;) {
+        for (uint32_t j = space->n_choice[SMP_DIM_OFFLOAD_LAYERS]; j-- > 0;) {
+            point->digit[SMP_DIM_OFFLOAD] = h;
+            point->digit[SMP_DIM_OFFLOAD_LAYERS] = j;
+            if (smp_plan_space_leaf(space, point, mesh, job_p)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* It depends on checkpointing, on whether there is anything to prefetch, and on whether the
  * chunks of the loss are legal. */
 uint64_t smp_plan_space_leaves(const smp_plan_space *space, const smp_point *point,

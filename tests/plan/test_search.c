@@ -487,6 +487,38 @@ static void test_deadline(void **state)
     assert_true(open_gaps > 0);
 }
 
+/* The fine space holds the other one: its best is no slower. */
+static void test_fine_is_larger(void **state)
+{
+    (void)state;
+    size_t n = 0;
+    for (uint64_t seed = 800; seed < 860; seed++) {
+        small s;
+        int64_t best_ps[2] = {-1, -1};
+        small_create(&s, seed);
+        s.profile->matrix_beside_collective.value = 1 + 0.02 * small_draw(seed, 300, 75);
+        s.profile->memory_beside_collective.value = 1 + 0.02 * small_draw(seed, 301, 75);
+        s.profile->collective_beside_matrix.value = 1 + 0.02 * small_draw(seed, 302, 75);
+        for (int fine = 0; fine < 2; fine++) {
+            smp_plan_options options;
+            smp_plan *plan = NULL;
+            smp_plan_options_init(&options);
+            options.fine = fine == 1;
+            options.brief = true;
+            options.threads = 1;
+            if (smp_plan_search(&s.job, &options, s.errors, &plan) == SMP_OK) {
+                best_ps[fine] = smp_plan_report(plan, 0)->step_ps;
+            }
+            smp_plan_destroy(plan);
+        }
+        assert_true((best_ps[0] < 0) == (best_ps[1] < 0));
+        assert_true(best_ps[1] <= best_ps[0]);
+        n += best_ps[0] > 0;
+        small_destroy(&s);
+    }
+    assert_true(n > 30);
+}
+
 /* Without pruning the plans are the same, down to the last. */
 static void test_no_prune(void **state)
 {
@@ -604,7 +636,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_evaluate), cmocka_unit_test(test_bounds),
     cmocka_unit_test(test_monotonic_bounds),
     cmocka_unit_test(test_brute_force), cmocka_unit_test(test_uneven_nodes),
-    cmocka_unit_test(test_deadline), cmocka_unit_test(test_no_prune),
+    cmocka_unit_test(test_deadline), cmocka_unit_test(test_fine_is_larger),
+    cmocka_unit_test(test_no_prune),
     cmocka_unit_test(test_threads),
     cmocka_unit_test(test_expert_dimensions),
 };

@@ -125,7 +125,7 @@ static void headers_are_checked(void **state)
     check_refused(put(".bin", b.at, b.n - 4), SMP_INPUT, "3 tokens of 4 bytes");
     b.at[4] = 6;
     check_refused(put(".bin", b.at, b.n), SMP_INPUT, "version 6");
-    check_refused(put(".bin", b.at, 13), SMP_INPUT, "truncated");
+    check_refused(put(".bin", b.at, 13), SMP_INPUT, "not complete");
     (void)unlink(named(".bin"));
 }
 
