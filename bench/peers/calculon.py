@@ -12,6 +12,7 @@ import ast
 import itertools
 import json
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -98,7 +99,9 @@ def ask_smp_plan(program):
 
 def calculon_rates(arguments):
     """Feasible answers a second, as checked out and without debug logging."""
-    sys.path.insert(0, arguments.calculon)
+    if not os.path.isdir(os.path.join(arguments.calculon, "calculon")):
+        sys.exit(f"{arguments.calculon}: no checkout of Calculon (no directory calculon in it)")
+    sys.path[0] = arguments.calculon  # in the place of this script's, which has its name
     from calculon import System  # pylint: disable=import-outside-toplevel
     import calculon.llm.llm as module  # pylint: disable=import-outside-toplevel
     path = arguments.system or f"{arguments.calculon}/systems/h100_80g_nvl8.json"
