@@ -15,16 +15,8 @@
 #define MOE_SETTINGS                                                                        \
     " moe_load_balancing=none moe_z_loss_coeff=0.01 moe_rows_factor=8"
 
-static const char MIXTRAL[] =
-    TINY_OF("mixtral", ", \"num_key_value_heads\": 4, \"num_local_experts\": 4, "
-            "\"num_experts_per_tok\": 2, \"initializer_range\": 0.15");
-static const char DEEPSEEK[] =
-    TINY_OF("deepseek_v3", ", \"num_key_value_heads\": 8, \"q_lora_rank\": 12, "
-            "\"kv_lora_rank\": 10, \"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 2, "
-            "\"v_head_dim\": 4, \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, "
-            "\"moe_intermediate_size\": 24, \"n_shared_experts\": 1, \"n_group\": 1, "
-            "\"topk_group\": 1, \"first_k_dense_replace\": 1, "
-            "\"initializer_range\": 0.15");
+static const char MIXTRAL[] = TINY_MIXTRAL;
+static const char DEEPSEEK[] = TINY_DEEPSEEK;
 
 typedef struct layouts_model { const char *name, *config; bool moe; } layouts_model;
 static const layouts_model layouts_models[] = {

@@ -9,16 +9,8 @@
 
 #include "base/numeric.h"
 
-static const char MIXTRAL[] =
-    TINY_OF("mixtral", ", \"num_key_value_heads\": 4, \"num_local_experts\": 4, "
-            "\"num_experts_per_tok\": 2, \"initializer_range\": 0.15");
-static const char DEEPSEEK[] =
-    TINY_OF("deepseek_v3", ", \"num_key_value_heads\": 8, \"q_lora_rank\": 12, "
-            "\"kv_lora_rank\": 10, \"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 2, "
-            "\"v_head_dim\": 4, \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, "
-            "\"moe_intermediate_size\": 24, \"n_shared_experts\": 1, \"n_group\": 1, "
-            "\"topk_group\": 1, \"first_k_dense_replace\": 1, "
-            "\"initializer_range\": 0.15");
+static const char MIXTRAL[] = TINY_MIXTRAL;
+static const char DEEPSEEK[] = TINY_DEEPSEEK;
 /* Padding goes to experts as tokens do (so there is room); no loss of the router sees it. */
 #define ROUTED "moe_rows_factor=4 optimizer=sgd moe_load_balancing=aux_loss " \
                "moe_aux_loss_coeff=0.5 moe_z_loss_coeff=0.25 moe_statistics=data"

@@ -27,6 +27,18 @@
     "\"num_attention_heads\": 8, \"n_head\": 8, \"max_position_embeddings\": 64, "            \
     "\"n_positions\": 64" more "}"
 
+/* With experts; those of deepseek, and its low-rank attention, in all layers but the first. */
+#define TINY_MIXTRAL \
+    TINY_OF("mixtral", ", \"num_key_value_heads\": 4, \"num_local_experts\": 4, " \
+            "\"num_experts_per_tok\": 2, \"initializer_range\": 0.15")
+#define TINY_DEEPSEEK \
+    TINY_OF("deepseek_v3", ", \"num_key_value_heads\": 8, \"q_lora_rank\": 12, " \
+            "\"kv_lora_rank\": 10, \"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 2, " \
+            "\"v_head_dim\": 4, \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, " \
+            "\"moe_intermediate_size\": 24, \"n_shared_experts\": 1, \"n_group\": 1, " \
+            "\"topk_group\": 1, \"first_k_dense_replace\": 1, " \
+            "\"initializer_range\": 0.15")
+
 typedef struct tiny {
     smp_errors *errors;
     smp_model *model;
