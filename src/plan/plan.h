@@ -6,8 +6,12 @@
  *   bound      admissible bounds: never above the simulated time, never above the memory
  *   evaluate   exact time and memory of one job, in a time that does not grow with the
  *              number of micro-batches
- *   mix        time where nothing slows anything, and memory, from jobs with few layers
- *   search     branch and bound over three levels of digits
+ *   mix        exact time and memory of jobs with many layers, from such with few
+ *   sparing    which points of the fine space are worth a look
+ *   search     branch and bound over three levels of digits; early: what it begins with where
+ *              there is a deadline
+ *   lean       what is told where nothing fits
+ *   plan       numbers of GPUs, and what is made of the best
  *   explain    what the neighbours of the best plan cost
  *
  * The digits fall into three levels.  The head decides what the compute and tensor streams
