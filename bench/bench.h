@@ -80,7 +80,7 @@ static inline smp_status bench_job_read(const bench_case *c, smp_errors *errors,
     b->job.model = b->model;
     b->job.cluster = b->cluster;
     b->job.profile = b->profile;
-    b->job.batch = (smp_batch){ c->seq_len, c->global_batch };
+    b->job.batch = (smp_batch){.seq_len = c->seq_len, .global_batch = c->global_batch};
     return status;
 }
 

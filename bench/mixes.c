@@ -196,13 +196,14 @@ int main(int argc, char **argv)
     const char *model_name = argc > 6 ? argv[2] : "Llama-3.1-405B";
     const char *cluster_name = argc > 6 ? argv[3] : "dgx-h100";
     const long gpus = argc > 6 ? strtol(argv[4], NULL, 10) : 16384;
-    smp_job job = {.batch = {8192, 2048}};
+    smp_job job = {.batch = {.seq_len = 8192, .global_batch = 2048}};
     smp_errors *errors = smp_errors_create();
     smp_model *model = NULL;
     smp_cluster *cluster = NULL;
     smp_profile *profile = NULL;
     if (argc > 6) {
-        job.batch = (smp_batch){strtoull(argv[5], NULL, 10), strtoull(argv[6], NULL, 10)};
+        job.batch = (smp_batch){.seq_len = strtoull(argv[5], NULL, 10),
+                                .global_batch = strtoull(argv[6], NULL, 10)};
     }
     if (smp_model_read(model_name, errors, &model) != SMP_OK ||
         smp_cluster_read(cluster_name, errors, &cluster) != SMP_OK ||

@@ -69,7 +69,7 @@ static smp_status search(smp_job *job, smp_errors *errors, smp_plan **plan_p)
 
     smp_plan_options_init(&options);
     smp_settings_init(&job->settings);
-    job->batch = (smp_batch){ SEQ_LEN, GLOBAL_BATCH };
+    job->batch = (smp_batch){.seq_len = SEQ_LEN, .global_batch = GLOBAL_BATCH};
     status = smp_plan_search(job, &options, errors, plan_p);
     if (status == SMP_INPUT) {
         smp_errors_clear(errors);

@@ -379,6 +379,7 @@ bool smp_profile_supports(const smp_profile *profile, smp_precision precision);
 typedef struct smp_batch {
     uint64_t seq_len;      /* tokens per sequence */
     uint64_t global_batch; /* sequences per optimizer step, over all ranks */
+    uint64_t longest;      /* tokens per sequence of other steps, where more than seq_len */
 } smp_batch;
 
 /* One configuration.  The pointers are borrowed: they must outlive the job. */

@@ -36,7 +36,7 @@ typedef void smp_kernel(const smp_cpu *cpu, const smp_launch *launch);
     X(DROPOUT, dropout) X(DROPOUT_GRAD, dropout_grad) X(ADD, add) X(COPY, copy)               \
     X(ACCUMULATE, accumulate) X(CAST, cast) X(FILL, fill) X(LOSS, loss)                       \
     X(LOSS_GRAD, loss_grad) X(SQUARES, squares) X(SCALARS, scalars) X(ADAMW, adamw)           \
-    X(SGD, sgd) X(STORE, copy) X(LOAD, copy) X(ROUTE, route)                                  \
+    X(SGD, sgd) X(INPUT, input) X(STORE, copy) X(LOAD, copy) X(ROUTE, route)                  \
     X(ROUTE_STATISTICS, route_statistics) X(ROUTE_GRAD, route_grad)                           \
     X(EXPERT_ROWS, expert_rows) X(PERMUTE, permute) X(PERMUTE_GRAD, permute_grad)             \
     X(SORT_ROWS, sort_rows) X(COMBINE, combine) X(COMBINE_GRAD, combine_grad)                 \

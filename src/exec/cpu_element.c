@@ -404,6 +404,13 @@ void smp_cpu_copy(const smp_cpu *cpu, const smp_launch *l)
            l->task->dims[0] * smp_dtype_bytes((smp_dtype)l->task->dtype));
 }
 
+void smp_cpu_input(const smp_cpu *cpu, const smp_launch *l)
+{
+    (void)cpu;
+    memcpy(l->at[0], l->host[0], l->host_bytes);
+    memcpy((char *)l->at[0] + l->host_bytes, l->host[1], l->host_bytes);
+}
+
 /* Types of a conversion. */
 typedef struct types { smp_dtype from, to; } types;
 

@@ -31,15 +31,6 @@ static uint64_t vocab0(const smp_cpu *cpu, uint64_t vocab)
     return is_split(cpu->rank) ? cpu->rank->tensor_rank * vocab : 0;
 }
 
-/* Ids or targets of the launch's micro-batch. */
-static const int32_t *words_of(const smp_cpu *cpu, const smp_launch *l)
-{
-    const smp_job *job = cpu->rank->job;
-
-    return (const int32_t *)l->at[1]
-           + l->micro_batch * (job->settings.micro_batch * job->batch.seq_len);
-}
-
 /* y *= the model's factor of the embedding; most have none. */
 static void scale_rows(const smp_cpu *cpu, const smp_launch *l, void *y, uint64_t n)
 {
@@ -63,7 +54,7 @@ void smp_cpu_embed(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t tokens = l->task->dims[0], hidden = l->task->dims[1], vocab = l->task->dims[2];
     uint64_t e = smp_dtype_bytes((smp_dtype)l->task->dtype);
-    const int32_t *ids = words_of(cpu, l) + l->task->dims[3];
+    const int32_t *ids = (const int32_t *)l->at[1] + l->task->dims[3];
 
     for (uint64_t i = 0; i < tokens; i++) {
         uint64_t row = (uint64_t)ids[i] - vocab0(cpu, vocab);
@@ -89,7 +80,7 @@ static void clear_unless_added(const smp_launch *l, int operand)
 void smp_cpu_embed_grad(const smp_cpu *cpu, const smp_launch *l)
 {
     uint64_t tokens = l->task->dims[0], hidden = l->task->dims[1], vocab = l->task->dims[2];
-    const int32_t *ids = words_of(cpu, l) + l->task->dims[3];
+    const int32_t *ids = (const int32_t *)l->at[1] + l->task->dims[3];
     float *scratch = smp_heap_alloc(hidden, sizeof *scratch);
     float scale = (float)cpu->rank->job->model->embedding_scale;
 
@@ -156,7 +147,7 @@ static int32_t target_of(const smp_cpu *cpu, const smp_launch *l, uint64_t i)
     uint64_t tokens = rank->job->settings.micro_batch * rank->job->batch.seq_len;
     uint64_t token = i / rows * (tokens / parts) + first + i % rows;
 
-    return words_of(cpu, l)[token];
+    return ((const int32_t *)l->at[1])[token];
 }
 
 /* Columns of this rank that are no padding. */

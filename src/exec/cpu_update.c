@@ -172,14 +172,18 @@ void smp_cpu_scalars(const smp_cpu *cpu, const smp_launch *l)
     double squares = (double)sums[SMP_SUM_SQUARES] / rank->copies;
     double norm = sqrt(squares) / scale;
     bool overflow = sums[SMP_SUM_OVERFLOW] > 0 || !isfinite(norm);
-    bool skip = overflow || sums[SMP_SUM_ROWS] > 0;
+    float loss = sums[SMP_SUM_LOSS] / (float)rank->job->world;
+    bool skip;
 
     if (rank->rows.evaluating) { /* nothing but the loss changes */
         state[SMP_SCALAR_SKIP] = 1.0f;
-        state[SMP_SCALAR_LOSS] = sums[SMP_SUM_LOSS] / (float)rank->job->world;
+        state[SMP_SCALAR_LOSS] = loss;
         return;
     }
-
+    if (!isfinite(loss)) { /* steps that were begun before the host sees it change nothing */
+        state[SMP_SCALAR_HALTED] = 1.0f;
+    }
+    skip = overflow || sums[SMP_SUM_ROWS] > 0 || state[SMP_SCALAR_HALTED] > 0;
     if (hyper->clip > 0 && hyper->clip < norm + 1e-6) {
         clip = hyper->clip / (norm + 1e-6);
     }
@@ -192,7 +196,7 @@ void smp_cpu_scalars(const smp_cpu *cpu, const smp_launch *l)
     state[SMP_SCALAR_BIAS1] = (float)(1 - pow(hyper->beta1, steps));
     state[SMP_SCALAR_BIAS2] = (float)(1 - pow(hyper->beta2, steps));
     state[SMP_SCALAR_NORM] = (float)norm;
-    state[SMP_SCALAR_LOSS] = sums[SMP_SUM_LOSS] / (float)rank->job->world;
+    state[SMP_SCALAR_LOSS] = loss;
     scale_loss(hyper, state, overflow);
 }
 

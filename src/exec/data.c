@@ -34,7 +34,7 @@ struct smp_loader {
     pthread_cond_t changed;
     bool has_lock, has_condition;
     uint64_t issued;           /* batches that a thread has taken up */
-    uint64_t asked;            /* batches asked for; the last one is in use */
+    uint64_t asked;            /* batches asked for; the last ones are in use */
     bool stop;
 };
 
@@ -94,12 +94,12 @@ static void fill(const smp_loader *l, uint64_t batch, slot *s)
 
 /* ---- threads ---- */
 
-/* A slot is free again when the batch after the one it held is asked for. */
+/* A slot is free again when `kept` batches more than the one after it were asked for. */
 static bool has_room(const smp_loader *l)
 {
-    uint64_t in_use = l->asked > 0 ? l->asked - 1 : 0;
+    uint64_t in_use = 1 + (uint64_t)l->options.kept;
 
-    return l->issued < in_use + l->n_slot;
+    return l->issued < (l->asked > in_use ? l->asked - in_use : 0) + l->n_slot;
 }
 
 static void *thread_main(void *argument)
@@ -160,7 +160,7 @@ smp_status smp_loader_create(const smp_samples *samples, const smp_loader_option
                                 .seed = start->seed, .shuffle = start->shuffle,
                                 .drop_last = options->drop_last };
     l->first = start->epoch * smp_sampler_per_epoch(&l->sampler) + start->position;
-    l->n_slot = options->threads + 1;
+    l->n_slot = options->threads + options->kept + 1;
     l->slots = smp_heap_alloc(l->n_slot, sizeof *l->slots);
     for (uint32_t i = 0; i < l->n_slot; i++) {
         l->slots[i].errors = smp_errors_create();
@@ -227,7 +227,7 @@ smp_status smp_loader_next(smp_loader *l, smp_errors *errors, const smp_loaded *
     slot *s;
 
     if (l->n_thread == 0) {
-        s = &l->slots[0];
+        s = &l->slots[l->asked % l->n_slot];
         fill(l, l->asked++, s);
     } else {
         s = await_batch(l);
@@ -239,10 +239,10 @@ smp_status smp_loader_next(smp_loader *l, smp_errors *errors, const smp_loaded *
     return SMP_OK;
 }
 
-smp_loader_state smp_loader_state_of(const smp_loader *l)
+smp_loader_state smp_loader_state_of(const smp_loader *l, uint64_t unused)
 {
     uint64_t each = smp_sampler_per_epoch(&l->sampler);
-    uint64_t at = l->first + l->asked * l->options.rows;
+    uint64_t at = l->first + (l->asked - unused) * l->options.rows;
 
     return (smp_loader_state){ .epoch = at / each, .position = at % each,
                                .seed = l->sampler.seed, .shuffle = l->sampler.shuffle };

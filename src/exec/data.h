@@ -36,6 +36,7 @@ typedef struct smp_loader_options {
     uint64_t bucket;           /* SMP_PAD_BUCKET */
     uint64_t multiple;         /* shapes shorter than seq are rounded up to it, at least 1 */
     uint32_t threads;          /* that read ahead; 0: batches are made when asked for */
+    uint32_t kept;             /* earlier batches that stay valid beside the last; see next */
     smp_loader_state start;
 } smp_loader_options;
 
@@ -54,10 +55,10 @@ SMP_CHECK smp_status smp_loader_create(const smp_samples *samples,
                                        const smp_loader_options *options, smp_errors *errors,
                                        smp_loader **loader_p);
 void smp_loader_destroy(smp_loader *loader); /* NULL is fine; waits for its threads */
-/* The next batch; it is valid until the next call. */
+/* The next batch; it is valid until the next call but `kept`. */
 SMP_CHECK smp_status smp_loader_next(smp_loader *loader, smp_errors *errors,
                                      const smp_loaded **loaded_p);
-/* Where the batch after those that were asked for begins. */
-smp_loader_state smp_loader_state_of(const smp_loader *loader);
+/* Where the batch after those that were asked for begins, but for the last `unused`. */
+smp_loader_state smp_loader_state_of(const smp_loader *loader, uint64_t unused);
 
 #endif

@@ -79,12 +79,15 @@ typedef struct smp_span { int64_t start_ns, end_ns; } smp_span;
 
 typedef struct smp_launch {
     const smp_task *task;
+    const smp_rank *rank;      /* as it is in this step; outlives the task */
     const smp_block *block;    /* of the instance's layer */
     uint32_t layer, micro_batch;
     uint64_t step;             /* running number of the step: random numbers */
     void *at[SMP_MAX_OPERANDS]; /* the operands of SMP_OP_LIST, in order */
     uint64_t bytes[SMP_MAX_OPERANDS];
     uint32_t n_operand;
+    const int32_t *host[2];    /* INPUT: ids and targets */
+    uint64_t host_bytes;       /* of each */
     smp_span *span;            /* NULL: not measured */
 } smp_launch;
 
@@ -115,10 +118,14 @@ typedef struct smp_device_ops {
                  const smp_launch *launch);
     void (*record)(smp_device *device, smp_stream stream, smp_event *event_p);
     void (*wait)(smp_device *device, smp_stream stream, smp_event event);
-    /* Until all streams are empty; the first failure since the last sync. */
+    /* The host waits until an event has come; the first failure since the last sync. */
+    smp_status (*await)(smp_device *device, smp_event event, smp_errors *errors);
+    /* Until all streams are empty; the same, which is forgotten then. */
     smp_status (*sync)(smp_device *device, smp_errors *errors);
     /* optional: NULL means that every operation and dtype runs */
     bool (*supports)(const smp_device *device, const smp_task *task);
+    /* whether tasks run after they were issued, beside the host; NULL: they do not */
+    bool (*runs_apart)(const smp_device *device);
     /* FLOP/s of a large product, measured now; NULL: unknown */
     double (*peak)(smp_device *device);
 } smp_device_ops;
@@ -142,6 +149,7 @@ enum {
     SMP_SCALAR_BIAS1, SMP_SCALAR_BIAS2, /* 1 - beta^steps of Adam */
     SMP_SCALAR_ROWS,           /* the step's SMP_SUM_ROWS; above 0: nothing is updated */
     SMP_SCALAR_SHIFT,          /* SMP's rule: overflows that do not halve the scale yet */
+    SMP_SCALAR_HALTED,         /* 1: the loss was not finite, here or before: no update since */
     SMP_SCALARS = 16,
     SMP_SCALARS_OFFSET_BYTES = 64
 };

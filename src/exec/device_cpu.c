@@ -11,6 +11,7 @@
  */
 #include "config.h"
 
+#include "exec/clock.h"
 #include "exec/cpu.h"
 #include "exec/threads.h"
 
@@ -74,14 +75,6 @@ static const struct { smp_kernel *run; } kernels[SMP_OPS] = {
 #undef SMP_CPU_ROW_
 };
 
-static int64_t now_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* Families whose losses and gradients have been held against PyTorch's; others may need an
  * arithmetic of their own. */
 static const char *const families[] = {
@@ -134,16 +127,19 @@ static void run_item(smp_device *device, const item *it)
         return;
     }
     if (span) {
-        span->start_ns = now_ns();
+        span->start_ns = smp_now_ns();
     }
     if (it->kind == ITEM_LAUNCH) {
-        kernels[it->launch.task->op].run(&device->cpu, &it->launch);
+        smp_cpu cpu = device->cpu;
+
+        cpu.rank = it->launch.rank;
+        kernels[it->launch.task->op].run(&cpu, &it->launch);
     } else {
         errors = smp_errors_create();
         status = it->function(it->context, &it->launch, errors);
     }
     if (span) {
-        span->end_ns = now_ns();
+        span->end_ns = smp_now_ns();
     }
     if (status != SMP_OK) {
         note_failure(device, status, smp_errors_text(errors, 0));
@@ -347,6 +343,27 @@ static void cpu_wait(smp_device *device, smp_stream stream_id, smp_event event)
     put(device, stream_id, &(item){ .kind = ITEM_WAIT, .event = event });
 }
 
+static smp_status failure_of(smp_device *device, smp_errors *errors)
+{
+    smp_status status;
+
+    (void)pthread_mutex_lock(&device->lock);
+    status = device->status;
+    if (status != SMP_OK) {
+        (void)smp_fail(errors, status, NULL, "%s", smp_errors_text(device->errors, 0));
+    }
+    (void)pthread_mutex_unlock(&device->lock);
+    return status;
+}
+
+static smp_status cpu_await(smp_device *device, smp_event event, smp_errors *errors)
+{
+    if (device->async) {
+        await(device, event);
+    }
+    return failure_of(device, errors);
+}
+
 static smp_status cpu_sync(smp_device *device, smp_errors *errors)
 {
     smp_status status;
@@ -354,14 +371,18 @@ static smp_status cpu_sync(smp_device *device, smp_errors *errors)
     for (int i = 0; i < SMP_STREAMS && device->async; i++) {
         await(device, (smp_event){ device->streams[i].issued, (uint8_t)i });
     }
-    status = device->status;
-    if (status != SMP_OK) {
-        (void)smp_fail(errors, status, NULL, "%s", smp_errors_text(device->errors, 0));
+    status = failure_of(device, errors);
+    if (status != SMP_OK) { /* nothing runs that would see this */
         smp_errors_clear(device->errors);
         device->status = SMP_OK;
         atomic_store_explicit(&device->failed, false, memory_order_relaxed);
     }
     return status;
+}
+
+static bool cpu_runs_apart(const smp_device *device)
+{
+    return device->async;
 }
 
 static double cpu_peak(smp_device *device)
@@ -373,7 +394,8 @@ static bool cpu_supports(const smp_device *device, const smp_task *task)
 {
     (void)device;
     return kernels[task->op].run != NULL
-           && (task->dtype == SMP_F32 || task->dtype == SMP_BF16 || task->dtype == SMP_F16);
+           && (task->dtype == SMP_F32 || task->dtype == SMP_BF16 || task->dtype == SMP_F16
+               || task->op == SMP_OP_COPY || task->op == SMP_OP_INPUT);
 }
 
 const smp_device_ops smp_device_cpu = {
@@ -386,7 +408,9 @@ const smp_device_ops smp_device_cpu = {
     .call = cpu_call,
     .record = cpu_record,
     .wait = cpu_wait,
+    .await = cpu_await,
     .sync = cpu_sync,
     .supports = cpu_supports,
+    .runs_apart = cpu_runs_apart,
     .peak = cpu_peak,
 };

@@ -108,9 +108,8 @@ void smp_validation_destroy(smp_validation *validation);
 /* Mean loss over the targets that count, the same on every rank; nothing is trained. */
 SMP_CHECK smp_status smp_validation_run(smp_validation *validation, smp_runner *runner,
                                         smp_errors *errors, double *loss_p);
-/* One step on a batch: shape, rows, program. */
-SMP_CHECK smp_status smp_exec_batch(smp_runner *runner, const smp_loaded *loaded,
-                                    bool evaluating, smp_errors *errors);
+/* A batch as the inputs of a step. */
+smp_inputs smp_exec_inputs(const smp_loaded *loaded, bool evaluating);
 
 void smp_exec_measure(const smp_runner *runner, smp_exec_measured *measured_p);
 void smp_exec_measured_free(smp_exec_measured *measured);

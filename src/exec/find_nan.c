@@ -2,9 +2,9 @@
 /*
  * Where a loss that is no number comes from.
  *
- * A step whose loss is not finite has changed no parameter (its gradients overflow, and the
- * update keeps the old values), so its forward can be run again, task by task, and each output
- * looked at.  All ranks do so together, since their collectives need each other.
+ * A step whose loss is not finite has changed no parameter, nor has one that was begun behind
+ * it (SMP_SCALAR_HALTED), so its forward can be run again, task by task, and each output looked
+ * at.  All ranks do so together, since their collectives need each other.
  */
 #include "config.h"
 
@@ -76,8 +76,8 @@ static smp_status is_finite(smp_runner *r, const char *at, uint64_t bytes, smp_d
 }
 
 /* Runs a task and looks at what it made. */
-static smp_status try_task(smp_runner *r, uint32_t instance, uint32_t index, bool look,
-                           smp_errors *errors, bool *finite_p)
+static smp_status try_task(smp_runner *r, const smp_pass *pass, uint32_t instance,
+                           uint32_t index, bool look, smp_errors *errors, bool *finite_p)
 {
     const smp_program *p = r->rank.program;
     const smp_task *task = &p->tasks[p->segments[p->order[instance].segment].task0 + index];
@@ -85,7 +85,7 @@ static smp_status try_task(smp_runner *r, uint32_t instance, uint32_t index, boo
     smp_status status;
 
     *finite_p = true;
-    smp_runner_issue(r, instance, index);
+    smp_runner_issue(r, pass, instance, index);
     status = r->ops->sync(r->device, errors);
     if (status != SMP_OK || operand < 0 || !look || task->phase != SMP_PHASE_FORWARD
         || (task->dtype != SMP_F32 && task->dtype != SMP_BF16 && task->dtype != SMP_F16)) {
@@ -98,7 +98,8 @@ static smp_status try_task(smp_runner *r, uint32_t instance, uint32_t index, boo
 
 /* The first task of this rank whose result is not finite: its instance in the upper half and
  * its place in the segment in the lower; UINT64_MAX: none. */
-static smp_status find_here(smp_runner *r, smp_errors *errors, uint64_t *place_p)
+static smp_status find_here(smp_runner *r, const smp_pass *pass, smp_errors *errors,
+                            uint64_t *place_p)
 {
     const smp_program *p = r->rank.program;
 
@@ -113,7 +114,7 @@ static smp_status find_here(smp_runner *r, smp_errors *errors, uint64_t *place_p
             if (p->tasks[segment->task0 + t].phase == SMP_PHASE_UPDATE) {
                 return SMP_OK;
             }
-            status = try_task(r, i, t, *place_p == UINT64_MAX, errors, &finite);
+            status = try_task(r, pass, i, t, *place_p == UINT64_MAX, errors, &finite);
             if (status != SMP_OK) {
                 return status;
             }
@@ -126,12 +127,12 @@ static smp_status find_here(smp_runner *r, smp_errors *errors, uint64_t *place_p
 }
 
 /* The earliest of all ranks, the lowest of those that have it. */
-static smp_status find_first(smp_runner *r, smp_errors *errors, uint64_t *place_p,
-                             uint32_t *rank_p)
+static smp_status find_first(smp_runner *r, const smp_pass *pass, smp_errors *errors,
+                             uint64_t *place_p, uint32_t *rank_p)
 {
     uint32_t world = r->rank.job->world;
     uint64_t *places = smp_heap_alloc(world, sizeof *places), here;
-    smp_status status = find_here(r, errors, &here);
+    smp_status status = find_here(r, pass, errors, &here);
 
     if (status == SMP_OK) {
         status = r->everyone.ops->all_gather(r->everyone.channel, &here, places, sizeof here,
@@ -148,16 +149,34 @@ static smp_status find_first(smp_runner *r, smp_errors *errors, uint64_t *place_
     return status;
 }
 
-smp_status smp_runner_find_nan(smp_runner *r, uint64_t step, double loss, smp_errors *errors)
+/* Its inputs, shape and noise again, on the parameters that have not changed since. */
+static smp_status repeat(smp_runner *r, const smp_pass *pass, smp_errors *errors,
+                         uint64_t *place_p, uint32_t *rank_p)
 {
-    const smp_program *p = r->rank.program;
-    uint64_t place;
-    uint32_t rank = 0;
-    smp_status status;
+    smp_pass again = { .inputs = pass->inputs, .step = pass->step };
+    smp_status status = r->ops->sync(r->device, errors);
 
-    r->step--; /* the same noise again */
-    status = find_first(r, errors, &place, &rank);
-    r->step++;
+    if (status == SMP_OK) {
+        status = smp_runner_shape(r, pass->inputs.seq, errors);
+    }
+    if (status != SMP_OK) {
+        return status;
+    }
+    smp_runner_put_inputs(r, &pass->inputs);
+    r->rank.rows = pass->inputs.rows;
+    again.rank = r->rank;
+    return find_first(r, &again, errors, place_p, rank_p);
+}
+
+smp_status smp_runner_find_nan(smp_runner *r, const smp_pass *pass, smp_errors *errors)
+{
+    const char *loss = isnan(pass->scalars[SMP_SCALAR_LOSS]) ? "nan" : "infinite";
+    const smp_program *p;
+    const smp_instance *at;
+    uint64_t place = UINT64_MAX;
+    uint32_t rank = 0;
+    smp_status status = repeat(r, pass, errors, &place, &rank);
+
     if (status != SMP_OK) {
         return status;
     }
@@ -165,14 +184,14 @@ smp_status smp_runner_find_nan(smp_runner *r, uint64_t step, double loss, smp_er
         return smp_fail(errors, SMP_SYSTEM, NULL,
                         "step %" PRIu64 ": the loss is %s; no task before it has a result that "
                         "is not finite",
-                        step + 1, isnan(loss) ? "nan" : "infinite");
+                        pass->step + 1, loss);
     }
+    p = r->rank.program;
+    at = &p->order[place >> 32];
     return smp_fail(errors, SMP_SYSTEM, NULL,
                     "step %" PRIu64 ": the loss is %s; the first task whose result is not "
                     "finite is %s in %s of layer %u, micro-batch %u, on rank %u",
-                    step + 1, isnan(loss) ? "nan" : "infinite",
-                    p->tasks[p->segments[p->order[place >> 32].segment].task0
-                             + (uint32_t)place].name,
-                    p->segments[p->order[place >> 32].segment].name,
-                    p->order[place >> 32].layer, p->order[place >> 32].micro_batch, rank);
+                    pass->step + 1, loss,
+                    p->tasks[p->segments[at->segment].task0 + (uint32_t)place].name,
+                    p->segments[at->segment].name, at->layer, at->micro_batch, rank);
 }

@@ -7,6 +7,7 @@
  */
 #include "config.h"
 
+#include "exec/clock.h"
 #include "exec/exec.h"
 #include "exec/tensorboard.h"
 
@@ -18,7 +19,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 struct smp_log {
@@ -29,14 +29,6 @@ struct smp_log {
     bool terminal, has_bar, scaled;
     double start_s;
 };
-
-static double seconds_now(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* Returns an error number. */
 static int close_metrics(smp_log *log)
@@ -52,7 +44,7 @@ smp_status smp_log_create(const smp_exec_options *o, smp_errors *errors, smp_log
     log->steps = o->steps;
     /* mpirun lends every rank a terminal, wherever its own output goes */
     log->terminal = o->log && !o->mpi && isatty(fileno(o->log)) == 1;
-    log->start_s = seconds_now();
+    log->start_s = smp_now_s();
     log->metrics_path = o->metrics;
     if (o->metrics) {
         log->metrics = strcmp(o->metrics, "-") == 0 ? stdout : fopen(o->metrics, "we");
@@ -90,7 +82,7 @@ static void draw_bar(smp_log *log, uint64_t done)
 {
     enum { WIDTH = 30 };
     char bar[WIDTH + 1];
-    double left = (seconds_now() - log->start_s) / (double)done * (double)(log->steps - done);
+    double left = (smp_now_s() - log->start_s) / (double)done * (double)(log->steps - done);
     uint64_t filled = done * WIDTH / log->steps;
 
     if (log->terminal && done < log->steps) {

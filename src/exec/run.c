@@ -4,6 +4,7 @@
  */
 #include "config.h"
 
+#include "exec/clock.h"
 #include "exec/run.h"
 #include "exec/store.h"
 
@@ -161,6 +162,9 @@ void smp_runner_index(smp_runner *r)
                 true;
         }
     }
+    for (uint32_t i = 0; i < p->n_task; i++) {
+        r->streams |= 1u << p->tasks[i].stream;
+    }
     r->record0[p->n_instance] = r->n_record;
     r->events = SMP_ARENA_ARRAY(r->arena, r->n_record, smp_event);
     if (r->options.measure) {
@@ -230,17 +234,33 @@ static void *address_of(const smp_runner *r, const smp_instance *instance,
            + smp_buffer_address(p, buffer, instance, access->delta) + access->offset_bytes;
 }
 
-static void fill_launch(const smp_runner *r, uint32_t instance, const smp_task *task,
-                        smp_launch *launch)
+/* Where the host has what INPUT copies: of the step's next micro-batch, or of the first of the
+ * next step; where that is not known yet, of this one's, which nobody will read. */
+static void find_inputs(const smp_pass *pass, smp_launch *l)
+{
+    const smp_job *job = pass->rank.job;
+    bool last = l->micro_batch + 1 == job->micro_batches;
+    const smp_inputs *from = last && pass->next.ids ? &pass->next : &pass->inputs;
+    uint64_t tokens = job->settings.micro_batch * from->seq;
+    uint64_t first = last ? 0 : (l->micro_batch + 1) * tokens;
+
+    l->host[0] = from->ids + first;
+    l->host[1] = from->targets + first;
+    l->host_bytes = tokens * sizeof *from->ids;
+}
+
+static void fill_launch(const smp_runner *r, const smp_pass *pass, uint32_t instance,
+                        const smp_task *task, smp_launch *launch)
 {
     const smp_program *p = r->rank.program;
     const smp_instance *at = &p->order[instance];
 
     *launch = (smp_launch){ .task = task,
+                            .rank = &pass->rank,
                             .block = smp_model_block(r->rank.job->model, at->layer),
                             .layer = at->layer,
                             .micro_batch = at->micro_batch,
-                            .step = r->step };
+                            .step = pass->step };
     for (uint32_t i = 0; i < task->n_access; i++) {
         const smp_access *access = &p->accesses[task->access0 + i];
 
@@ -249,28 +269,31 @@ static void fill_launch(const smp_runner *r, uint32_t instance, const smp_task *
             launch->bytes[launch->n_operand++] = access->bytes;
         }
     }
+    if (task->op == SMP_OP_INPUT) {
+        find_inputs(pass, launch);
+    }
 }
 
 /* Equal parts, or the rows that a layout counts: those of this rank's tokens to the ranks of
  * their experts, or back.  A layout has lines for the members of this rank's expert group one
  * after the other, and other tensor ranks' before or behind them. */
-static smp_status all_to_all(const smp_runner *r, const smp_bound_channel *c, uint32_t n,
-                             const smp_launch *l, smp_errors *errors)
+static smp_status all_to_all(const smp_bound_channel *c, uint32_t n, const smp_launch *l,
+                             smp_errors *errors)
 {
     uint64_t e = smp_dtype_bytes((smp_dtype)l->task->dtype);
     uint64_t *bytes = smp_heap_alloc(2 * (size_t)n, sizeof *bytes);
     uint64_t experts = l->block->moe.experts, each = experts / n;
-    uint64_t first = r->rank.sequence ? r->rank.tensor_rank * (uint64_t)n : 0;
+    uint64_t first = l->rank->sequence ? l->rank->tensor_rank * (uint64_t)n : 0;
     const int32_t *counts = l->n_operand > 2 ? l->at[2] : NULL;
     bool back = l->task->dims[3] != 0;
     smp_status status;
 
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t out = 0, in = 0, row = r->rank.job->model->hidden * e;
+        uint64_t out = 0, in = 0, row = l->rank->job->model->hidden * e;
 
         for (uint64_t j = 0; j < each && counts; j++) {
-            out += (uint64_t)counts[(first + r->rank.expert_rank) * experts + i * each + j];
-            in += (uint64_t)counts[(first + i) * experts + r->rank.expert_rank * each + j];
+            out += (uint64_t)counts[(first + l->rank->expert_rank) * experts + i * each + j];
+            in += (uint64_t)counts[(first + i) * experts + l->rank->expert_rank * each + j];
         }
         bytes[i] = counts ? (back ? in : out) * row : l->task->dims[0] / n * e;
         bytes[n + i] = counts ? (back ? out : in) * row : l->task->dims[1] / n * e;
@@ -284,14 +307,14 @@ static smp_status run_collective(void *context, const smp_launch *l, smp_errors 
 {
     const smp_runner *r = context;
     const smp_bound_channel *c = &r->channels[l->task->comm];
-    uint32_t n = r->rank.program->comms[l->task->comm].ranks;
+    uint32_t n = l->rank->program->comms[l->task->comm].ranks;
     smp_dtype t = (smp_dtype)l->task->dtype;
     uint64_t elems = l->task->dims[0];
     float factor = l->task->flags & SMP_FLAG_AVERAGE ? 1.0f / (float)n : 1.0f;
 
     switch (l->task->op) {
     case SMP_OP_ALL_TO_ALL:
-        return all_to_all(r, c, n, l, errors);
+        return all_to_all(c, n, l, errors);
     case SMP_OP_ALL_GATHER:
         return c->ops->all_gather(c->channel, l->at[0], l->at[1],
                                   elems / n * smp_dtype_bytes(t), errors);
@@ -303,7 +326,7 @@ static smp_status run_collective(void *context, const smp_launch *l, smp_errors 
     }
 }
 
-void smp_runner_issue(smp_runner *r, uint32_t instance, uint32_t index)
+void smp_runner_issue(smp_runner *r, const smp_pass *pass, uint32_t instance, uint32_t index)
 {
     const smp_program *p = r->rank.program;
     const smp_segment *segment = &p->segments[p->order[instance].segment];
@@ -311,9 +334,9 @@ void smp_runner_issue(smp_runner *r, uint32_t instance, uint32_t index)
     uint64_t record = r->record0[instance] + index;
     smp_launch launch;
 
-    fill_launch(r, instance, task, &launch);
+    fill_launch(r, pass, instance, task, &launch);
     /* what is measured is the last step of training, also where a validation follows it */
-    launch.span = r->spans && !r->rank.rows.evaluating ? &r->spans[record] : NULL;
+    launch.span = r->spans && !pass->rank.rows.evaluating ? &r->spans[record] : NULL;
     if (smp_op_info_of((smp_op)task->op)->klass == SMP_CLASS_COLLECTIVE) {
         r->ops->call(r->device, (smp_stream)task->stream, run_collective, r, &launch);
     } else {
@@ -324,7 +347,7 @@ void smp_runner_issue(smp_runner *r, uint32_t instance, uint32_t index)
     }
 }
 
-static void run_instance(smp_runner *r, uint32_t i)
+static void run_instance(smp_runner *r, const smp_pass *pass, uint32_t i)
 {
     const smp_program *p = r->rank.program;
     const smp_segment *segment = &p->segments[p->order[i].segment];
@@ -342,7 +365,7 @@ static void run_instance(smp_runner *r, uint32_t i)
                              r->events[r->record0[i - wait->back] + wait->source]);
             }
         }
-        smp_runner_issue(r, i, t);
+        smp_runner_issue(r, pass, i, t);
     }
 }
 
@@ -360,29 +383,111 @@ static void *named_place(const smp_runner *r, const char *name)
     return NULL;
 }
 
-smp_status smp_runner_step(smp_runner *r, const int32_t *ids, const int32_t *targets,
-                           smp_errors *errors)
-{
-    const smp_job *job = r->rank.job;
-    uint64_t bytes = job->micro_batches * job->settings.micro_batch * job->batch.seq_len
-                     * sizeof *ids;
+/* ---- steps ---- */
 
-    r->ops->copy(r->device, SMP_STREAM_COMPUTE, named_place(r, "ids"), ids, bytes);
-    r->ops->copy(r->device, SMP_STREAM_COMPUTE, named_place(r, "targets"), targets, bytes);
-    for (uint32_t i = 0; i < r->rank.program->n_instance; i++) {
-        run_instance(r, i);
-    }
-    r->step += !r->rank.rows.evaluating;
-    return r->ops->sync(r->device, errors);
+static smp_pass *new_pass(smp_runner *r)
+{
+    smp_pass *pass = &r->passes[r->begun++ % SMP_PASSES];
+
+    pass->rank = r->rank;
+    pass->step = r->step;
+    return pass;
 }
 
-smp_status smp_runner_scalars(smp_runner *r, float out[SMP_SCALARS], smp_errors *errors)
+void smp_runner_put_inputs(smp_runner *r, const smp_inputs *inputs)
 {
-    const char *place = named_place(r, "scalars");
+    char *to = named_place(r, "inputs.next");
+    uint64_t bytes = r->rank.job->settings.micro_batch * inputs->seq * sizeof *inputs->ids;
 
-    r->ops->copy(r->device, SMP_STREAM_COMPUTE, out, place + SMP_SCALARS_OFFSET_BYTES,
-                 SMP_SCALARS * sizeof *out);
-    return r->ops->sync(r->device, errors);
+    r->ops->copy(r->device, SMP_STREAM_COMPUTE, to, inputs->ids, bytes);
+    r->ops->copy(r->device, SMP_STREAM_COMPUTE, to + bytes, inputs->targets, bytes);
+}
+
+static bool has_other(const smp_runner *r, smp_stream stream)
+{
+    return stream != SMP_STREAM_COMPUTE && (r->streams >> stream & 1u) != 0;
+}
+
+/* A stream is ordered by itself; the others wait for the whole of the last step. */
+static void follow_last(smp_runner *r)
+{
+    const smp_pass *last = &r->passes[(r->begun + SMP_PASSES - 2) % SMP_PASSES];
+
+    for (smp_stream s = 0; s < SMP_STREAMS && r->begun > 1; s++) {
+        if (has_other(r, s)) {
+            r->ops->wait(r->device, s, last->end);
+        }
+    }
+}
+
+static smp_status stamp(void *context, const smp_launch *launch, smp_errors *errors)
+{
+    (void)launch;
+    (void)errors;
+    ((smp_pass *)context)->end_ns = smp_now_ns();
+    return SMP_OK;
+}
+
+/* Where all streams meet. */
+static void close_pass(smp_runner *r, smp_pass *pass)
+{
+    const char *scalars = named_place(r, "scalars");
+    const smp_launch nothing = { .rank = &pass->rank };
+
+    for (smp_stream s = 0; s < SMP_STREAMS; s++) {
+        if (has_other(r, s)) {
+            smp_event event;
+
+            r->ops->record(r->device, s, &event);
+            r->ops->wait(r->device, SMP_STREAM_COMPUTE, event);
+        }
+    }
+    r->ops->copy(r->device, SMP_STREAM_COMPUTE, pass->scalars,
+                 scalars + SMP_SCALARS_OFFSET_BYTES, sizeof pass->scalars);
+    r->ops->call(r->device, SMP_STREAM_COMPUTE, stamp, pass, &nothing);
+    r->ops->record(r->device, SMP_STREAM_COMPUTE, &pass->end);
+}
+
+smp_status smp_runner_begin(smp_runner *r, const smp_inputs *inputs, const smp_inputs *next,
+                            smp_errors *errors)
+{
+    smp_status status = smp_runner_shape(r, inputs->seq, errors);
+    smp_pass *pass;
+
+    r->rank.rows = inputs->rows;
+    pass = new_pass(r);
+    pass->inputs = *inputs;
+    pass->next = next ? *next : (smp_inputs){ 0 };
+    follow_last(r);
+    if (status != SMP_OK) {
+        return status;
+    }
+    if (r->ahead != inputs->ids) {
+        smp_runner_put_inputs(r, inputs);
+    }
+    r->ahead = pass->next.ids;
+    for (uint32_t i = 0; i < r->rank.program->n_instance; i++) {
+        run_instance(r, pass, i);
+    }
+    r->step += !inputs->rows.evaluating;
+    close_pass(r, pass);
+    return SMP_OK;
+}
+
+smp_status smp_runner_end(smp_runner *r, smp_errors *errors, const smp_pass **pass_p)
+{
+    const smp_pass *pass = &r->passes[r->ended++ % SMP_PASSES];
+
+    *pass_p = pass;
+    return r->ops->await(r->device, pass->end, errors);
+}
+
+smp_status smp_runner_step(smp_runner *r, const smp_inputs *inputs, smp_errors *errors,
+                           const smp_pass **pass_p)
+{
+    smp_status status = smp_runner_begin(r, inputs, NULL, errors);
+
+    return status == SMP_OK ? smp_runner_end(r, errors, pass_p) : status;
 }
 
 void *smp_runner_operand(const smp_runner *r, uint32_t instance, uint32_t task,
@@ -450,7 +555,7 @@ static void init_owned(void *context, const smp_owned *o)
 
 /* What follows the optimizer in its segment brings master parameters to where the next step
  * reads them; so it does with the first ones. */
-static void spread_parameters(smp_runner *r)
+static void spread_parameters(smp_runner *r, const smp_pass *pass)
 {
     const smp_program *p = r->rank.program;
 
@@ -464,7 +569,7 @@ static void spread_parameters(smp_runner *r)
             uint32_t op = p->tasks[segment->task0 + t].op;
 
             if (op != SMP_OP_ADAMW && op != SMP_OP_SGD) {
-                smp_runner_issue(r, i, t);
+                smp_runner_issue(r, pass, i, t);
             }
         }
     }
@@ -473,6 +578,7 @@ static void spread_parameters(smp_runner *r)
 smp_status smp_runner_init(smp_runner *r, smp_errors *errors)
 {
     float state[SMP_SCALARS] = { 0 };
+    smp_pass pass = { 0 };
     char *scalars = named_place(r, "scalars");
     bool half = r->rank.job->settings.precision == SMP_PRECISION_FP16;
     smp_status status;
@@ -489,7 +595,8 @@ smp_status smp_runner_init(smp_runner *r, smp_errors *errors)
     status = r->ops->sync(r->device, errors);
     if (status == SMP_OK) {
         smp_runner_owned(r, init_owned, r);
-        spread_parameters(r);
+        pass.rank = r->rank;
+        spread_parameters(r, &pass);
         status = r->ops->sync(r->device, errors);
     }
     return status;

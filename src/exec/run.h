@@ -40,6 +40,24 @@ typedef struct smp_shape {
     bool *awaited;
 } smp_shape;
 
+/* Of one rank and step. */
+typedef struct smp_inputs {
+    uint64_t seq;              /* tokens of a row: at most the plan's; see shapes.c */
+    const int32_t *ids, *targets; /* [micro_batches * micro_batch, seq] */
+    smp_rows rows;
+} smp_inputs;
+
+/* A step that was begun.  The device writes what is there at its end. */
+typedef struct smp_pass {
+    smp_inputs inputs, next;   /* next.ids NULL: not known when it was begun */
+    smp_rank rank;             /* as it is in this step */
+    uint64_t step;
+    float scalars[SMP_SCALARS]; /* at its end */
+    int64_t end_ns;            /* by CLOCK_MONOTONIC */
+    smp_event end;
+} smp_pass;
+enum { SMP_PASSES = 2 };       /* that may be begun and not ended */
+
 typedef struct smp_runner {
     smp_arena *arena;
     smp_rank rank;
@@ -56,6 +74,10 @@ typedef struct smp_runner {
     smp_span *spans;              /* NULL unless measured */
     bool *awaited;                /* of a task of the program */
     uint64_t step;
+    smp_pass passes[SMP_PASSES];  /* number i is at i % SMP_PASSES */
+    uint64_t begun, ended;        /* passes */
+    uint32_t streams;             /* bits: those that a step uses */
+    const int32_t *ahead;         /* ids on their way to the device for the next pass */
     smp_shape *shapes;            /* heap; the first is the plan's; none until there are two */
     uint32_t n_shape, shape_capacity;
     uint32_t compiles;            /* programs lowered for shapes other than the plan's */
@@ -75,19 +97,29 @@ SMP_CHECK smp_status smp_runner_init(smp_runner *runner, smp_errors *errors);
  * loss_chunks. */
 SMP_CHECK smp_status smp_runner_shape(smp_runner *runner, uint64_t seq, smp_errors *errors);
 void smp_runner_index(smp_runner *runner); /* of a program that was lowered: for shapes.c */
-/* One optimizer step, or, when runner->rank.rows.evaluating, its loss only: nothing else that
- * a later step reads changes.  ids and targets: int32, micro_batches x micro_batch x seq. */
-SMP_CHECK smp_status smp_runner_step(smp_runner *runner, const int32_t *ids,
-                                     const int32_t *targets, smp_errors *errors);
+/* Begins one optimizer step, or, with inputs->rows.evaluating, one that gives its loss only:
+ * nothing else that a later step reads changes.  Returns when all is issued; on the device it
+ * follows the step before.  At most SMP_PASSES are begun and not ended.  `next`, or NULL, are
+ * the inputs of the next call: their first micro-batch is copied to the device beside this
+ * step.  What both point to stays until the step has ended. */
+SMP_CHECK smp_status smp_runner_begin(smp_runner *runner, const smp_inputs *inputs,
+                                      const smp_inputs *next, smp_errors *errors);
+/* Waits for the end of the oldest step that was begun, and gives it: it stays until SMP_PASSES
+ * later ones were begun. */
+SMP_CHECK smp_status smp_runner_end(smp_runner *runner, smp_errors *errors,
+                                    const smp_pass **pass_p);
+/* Begin and end, while no other step runs. */
+SMP_CHECK smp_status smp_runner_step(smp_runner *runner, const smp_inputs *inputs,
+                                     smp_errors *errors, const smp_pass **pass_p);
+/* Copies the first micro-batch to where the next step takes it. */
+void smp_runner_put_inputs(smp_runner *runner, const smp_inputs *inputs);
 /* Puts task `index` of an instance on its stream, without its waits. */
-void smp_runner_issue(smp_runner *runner, uint32_t instance, uint32_t index);
-/* After a step, number `step` from 0, whose loss was not finite; all ranks call it.  Fails
+void smp_runner_issue(smp_runner *runner, const smp_pass *pass, uint32_t instance,
+                      uint32_t index);
+/* After a step whose loss was not finite, the last that ended; all ranks call it.  Fails
  * always: with the task and the rank where it began. */
-SMP_CHECK smp_status smp_runner_find_nan(smp_runner *runner, uint64_t step, double loss,
+SMP_CHECK smp_status smp_runner_find_nan(smp_runner *runner, const smp_pass *pass,
                                          smp_errors *errors);
-/* The device's scalars after the last step. */
-SMP_CHECK smp_status smp_runner_scalars(smp_runner *runner, float out[SMP_SCALARS],
-                                        smp_errors *errors);
 /* The address of an operand of a task of an instance. */
 void *smp_runner_operand(const smp_runner *runner, uint32_t instance, uint32_t task,
                          uint32_t operand);

@@ -9,20 +9,12 @@
  */
 #include "config.h"
 
+#include "exec/clock.h"
 #include "exec/run.h"
 
 #include "step/lower.h"
 
 #include <string.h>
-#include <time.h>
-
-static double seconds_now(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* Places of the plan's program for the buffers of another. */
 static bool take_places(smp_program *to, const smp_program *from)
@@ -55,6 +47,7 @@ static smp_status compile(smp_runner *r, uint64_t seq, smp_errors *errors)
     smp_status status;
 
     *job = *plan->job;
+    job->batch.longest = job->batch.seq_len;
     job->batch.seq_len = seq;
     status = smp_lower_rank(job, r->mesh, r->rank.rank, NULL, r->arena, errors, &program);
     if (status == SMP_OK && !take_places(program, plan->program)) {
@@ -104,7 +97,7 @@ static void add(smp_runner *r)
 
 smp_status smp_runner_shape(smp_runner *r, uint64_t seq, smp_errors *errors)
 {
-    double start = seconds_now();
+    double start = smp_now_s();
     smp_status status;
 
     if (r->rank.job->batch.seq_len == seq) {
@@ -123,7 +116,7 @@ smp_status smp_runner_shape(smp_runner *r, uint64_t seq, smp_errors *errors)
     if (status == SMP_OK) {
         add(r);
         r->compiles++;
-        r->compile_seconds += seconds_now() - start;
+        r->compile_seconds += smp_now_s() - start;
     }
     return status;
 }

@@ -4,7 +4,9 @@
  */
 #include "config.h"
 
+#include "exec/clock.h"
 #include "exec/exec.h"
+#include "exec/steps.h"
 #include "exec/threads.h"
 
 #include "base/numeric.h"
@@ -36,7 +38,6 @@ typedef struct training {
     uint32_t first, count;     /* ranks of this process */
     smp_log *log;              /* rank 0's, else NULL */
     smp_exec_result *result;
-    uint64_t step_capacity;    /* of result->steps */
     uint32_t threads;
 } training;
 
@@ -48,6 +49,7 @@ typedef struct worker {
     smp_runner *runner;
     smp_loader *loader;
     smp_validation *validation;
+    smp_steps steps;
     smp_errors *errors;
     smp_status status;
     bool followed;             /* it stopped because another rank failed */
@@ -62,111 +64,25 @@ void smp_exec_options_init(smp_exec_options *options)
     smp_hyper_init(&options->hyper);
 }
 
-static double seconds_now(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-/* ---- a step ---- */
-
-/* Programs of new shapes are expected at the start; when they keep coming, buckets are too
- * many. */
-static void note_compiles(worker *w, uint32_t before, uint64_t step)
-{
-    training *t = w->training;
-    const smp_runner *r = w->runner;
-    uint32_t n = r->compiles;
-
-    t->result->compiles = n;
-    t->result->compile_seconds = r->compile_seconds;
-    if (n == before) {
-        return;
-    }
-    if (t->options->verbose) {
-        smp_log_line(t->log, "step %llu  program for rows of %llu tokens, %u so far, %.3f s",
-                     (unsigned long long)(step + 1),
-                     (unsigned long long)r->rank.job->batch.seq_len, n, r->compile_seconds);
-    }
-    if (n >= 8 && (n & (n - 1)) == 0) {
-        smp_log_line(t->log,
-                     "warning: %u programs compiled in %llu steps (%.3f s), one for each "
-                     "length of rows; --pad bucket:N with a larger N has fewer",
-                     n, (unsigned long long)(step + 1), r->compile_seconds);
-    }
-}
-
-static smp_status note_step(worker *w, uint64_t step, const smp_loaded *loaded,
-                            const float *state, double seconds)
-{
-    training *t = w->training;
-    const smp_runner *r = w->runner;
-    double peak = t->result->peak_flops_per_s;
-    smp_exec_step *s;
-
-    SMP_GROW(t->result->steps, step, t->step_capacity);
-    s = &t->result->steps[step];
-    *s = (smp_exec_step){ .loss = (double)state[SMP_SCALAR_LOSS],
-                          .norm = (double)state[SMP_SCALAR_NORM],
-                          .lr = (double)state[SMP_SCALAR_LR],
-                          .loss_scale = (double)state[SMP_SCALAR_LOSS_SCALE],
-                          .skipped = state[SMP_SCALAR_SKIP] > 0,
-                          .rows_cut = (double)state[SMP_SCALAR_ROWS],
-                          .seconds = seconds, .seq = loaded->seq,
-                          .targets = loaded->targets_counted };
-    s->mfu = peak > 0 ? smp_model_flops(r->rank.job) / (seconds * peak) : 0;
-    t->result->n_step = step + 1;
-    return smp_log_step(t->log, step, s, r->rank.program->arena_bytes, w->errors);
-}
-
-static smp_status take_step(worker *w, uint64_t step)
-{
-    training *t = w->training;
-    smp_runner *r = w->runner;
-    const smp_loaded *loaded = NULL;
-    float state[SMP_SCALARS];
-    double start = seconds_now();
-    uint32_t compiles = r->compiles;
-    smp_status status = smp_loader_next(w->loader, w->errors, &loaded);
-
-    if (status == SMP_OK) {
-        status = smp_exec_batch(r, loaded, false, w->errors);
-    }
-    if (status == SMP_OK) {
-        status = smp_runner_scalars(r, state, w->errors);
-    }
-    if (status == SMP_OK && w->rank == 0) {
-        status = note_step(w, step, loaded, state, seconds_now() - start);
-        note_compiles(w, compiles, step);
-    }
-    if (status != SMP_OK) {
-        return status;
-    }
-    if (!isfinite(state[SMP_SCALAR_LOSS])) { /* the same on every rank */
-        return smp_runner_find_nan(r, step, (double)state[SMP_SCALAR_LOSS], w->errors);
-    }
-    if (t->options->after_step) {
-        t->options->after_step(t->options->context, r, step);
-    }
-    return SMP_OK;
-}
+/* ---- validation and the end ---- */
 
 static smp_status validate(worker *w, uint64_t step)
 {
     training *t = w->training;
-    uint64_t every = t->options->validate_every, done = step + 1;
-    double start = seconds_now(), loss = 0;
+    double start, loss = 0;
     smp_status status;
 
-    if (!w->validation || (done < t->options->steps && (every == 0 || done % every != 0))) {
+    if (!smp_steps_validates_after(&w->steps, step)) {
         return SMP_OK;
     }
-    status = smp_validation_run(w->validation, w->runner, w->errors, &loss);
+    status = smp_steps_end(&w->steps);
+    start = smp_now_s();
+    if (status == SMP_OK) {
+        status = smp_validation_run(w->validation, w->runner, w->errors, &loss);
+    }
     if (status == SMP_OK && w->rank == 0) {
         t->result->validation_loss = loss;
-        status = smp_log_validation(t->log, done, loss, seconds_now() - start, w->errors);
+        status = smp_log_validation(t->log, step + 1, loss, smp_now_s() - start, w->errors);
     }
     return status;
 }
@@ -235,6 +151,7 @@ static smp_status make_loaders(worker *w)
                                    .multiple = (uint64_t)s->tensor_parallel_degree
                                                * s->loss_chunks,
                                    .threads = o->loader_threads,
+                                   .kept = SMP_PASSES, /* two run, and the next one waits */
                                    .start = { o->start.epoch, o->start.position,
                                               s->random_seed, o->shuffle } };
     smp_status status = smp_loader_create(&t->data.samples, &options, w->errors, &w->loader);
@@ -326,7 +243,14 @@ static smp_status start(worker *w)
     if (status == SMP_OK) {
         status = init(w);
     }
-    return status == SMP_OK ? measure_peak(w) : status;
+    if (status == SMP_OK) {
+        status = measure_peak(w);
+    }
+    w->steps = (smp_steps){ .options = w->training->options, .runner = runner,
+                            .loader = w->loader, .validates = w->validation != NULL,
+                            .errors = w->errors, .log = w->training->log,
+                            .result = w->rank == 0 ? w->training->result : NULL };
+    return status;
 }
 
 static void *rank_main(void *argument)
@@ -337,7 +261,7 @@ static void *rank_main(void *argument)
 
     w->status = start(w);
     for (uint64_t step = 0; step < t->options->steps && w->status == SMP_OK && !stop; step++) {
-        w->status = take_step(w, step);
+        w->status = smp_steps_take(&w->steps, step);
         if (w->status == SMP_OK) {
             w->status = asked_to_stop(w, &stop);
         }
@@ -345,11 +269,14 @@ static void *rank_main(void *argument)
             w->status = validate(w, step);
         }
     }
+    if (w->status == SMP_OK) {
+        w->status = smp_steps_end(&w->steps);
+    }
     if (w->status != SMP_OK) {
         fail_world(t, w->rank);
     } else if (w->rank == 0) {
         t->result->stopped = stop;
-        t->result->end = smp_loader_state_of(w->loader);
+        t->result->end = smp_loader_state_of(w->loader, smp_steps_unused(&w->steps));
     }
     return NULL;
 }

@@ -20,19 +20,15 @@ struct smp_validation {
     uint64_t batches;
 };
 
-smp_status smp_exec_batch(smp_runner *r, const smp_loaded *loaded, bool evaluating,
-                          smp_errors *errors)
+smp_inputs smp_exec_inputs(const smp_loaded *loaded, bool evaluating)
 {
-    smp_status status = smp_runner_shape(r, loaded->seq, errors);
-
-    r->rank.rows = (smp_rows){ .begins = loaded->plain ? NULL : loaded->begins,
-                               .targets = loaded->plain ? 0 : loaded->targets_counted,
-                               .padded = loaded->padded,
-                               .evaluating = evaluating };
-    if (status == SMP_OK) {
-        status = smp_runner_step(r, loaded->ids, loaded->targets, errors);
-    }
-    return status;
+    return (smp_inputs){ .seq = loaded->seq,
+                         .ids = loaded->ids,
+                         .targets = loaded->targets,
+                         .rows = { .begins = loaded->plain ? NULL : loaded->begins,
+                                   .targets = loaded->plain ? 0 : loaded->targets_counted,
+                                   .padded = loaded->padded,
+                                   .evaluating = evaluating } };
 }
 
 smp_status smp_validation_create(const smp_samples *samples, const smp_loader_options *options,
@@ -67,7 +63,7 @@ smp_status smp_validation_run(smp_validation *v, smp_runner *r, smp_errors *erro
 {
     smp_loader *loader = NULL;
     const smp_loaded *loaded = NULL;
-    float state[SMP_SCALARS];
+    const smp_pass *pass = NULL;
     double sum = 0, targets = 0;
     const uint64_t trained = r->rank.job->batch.seq_len; /* the shape of the last step */
     smp_status status = smp_loader_create(v->samples, &v->options, errors, &loader);
@@ -75,13 +71,12 @@ smp_status smp_validation_run(smp_validation *v, smp_runner *r, smp_errors *erro
     for (uint64_t i = 0; i < v->batches && status == SMP_OK; i++) {
         status = smp_loader_next(loader, errors, &loaded);
         if (status == SMP_OK) {
-            status = smp_exec_batch(r, loaded, true, errors);
+            const smp_inputs inputs = smp_exec_inputs(loaded, true);
+
+            status = smp_runner_step(r, &inputs, errors, &pass);
         }
         if (status == SMP_OK) {
-            status = smp_runner_scalars(r, state, errors);
-        }
-        if (status == SMP_OK) {
-            sum += (double)state[SMP_SCALAR_LOSS] * loaded->targets_counted;
+            sum += (double)pass->scalars[SMP_SCALAR_LOSS] * loaded->targets_counted;
             targets += loaded->targets_counted;
         }
     }

@@ -16,8 +16,8 @@
  * the shift.  Where the host launches every kernel, its time for a micro-batch must not be
  * longer than the shift, or it would fall behind later.
  *
- * Memory from four micro-batches on depends on their number by token ids and targets alone,
- * which are there for the whole step: the memory plan walks four (src/step/memory.c).
+ * Memory from four micro-batches on does not depend on their number: the memory plan walks four
+ * (src/step/memory.c).
  */
 #include "config.h"
 
@@ -197,31 +197,12 @@ static void extend_part(int64_t *part_ps, int64_t fewer_ps, uint64_t more)
     *part_ps += (*part_ps - fewer_ps) * (int64_t)more;
 }
 
-/* Token ids and targets of n micro-batches, 4 bytes each, in two buffers. */
-static uint64_t token_bytes(const smp_job *job, uint64_t n)
-{
-    const uint64_t tokens = smp_mul(job->settings.micro_batch, job->batch.seq_len);
-    return 2 * smp_round_up(smp_mul(4 * n, tokens), SMP_ALIGN_BYTES);
-}
-
-static void extend_memory(smp_memory *memory, const smp_job *job, uint64_t n)
-{
-    const uint64_t more = token_bytes(job, job->micro_batches) - token_bytes(job, n);
-    memory->arena_bytes += more;
-    memory->peak_bytes += more;
-    memory->live_bytes += more;
-    memory->margin_bytes -= (int64_t)more;
-    memory->parts.activations_bytes += more;
-    smp_peaks_extend(memory, more);
-}
-
 /* Adds `more` micro-batches to the report of a job with n.  Each adds shift_ps; the parts of
  * `fewer`, a report with n - 1, say of what it consists (NULL: not asked). */
 static void extend(smp_report *report, const smp_report *fewer, const smp_job *job,
                    uint64_t n, int64_t shift_ps)
 {
     const uint64_t more = job->micro_batches - n;
-    extend_memory(&report->memory, job, n);
     const double before_s = report->step_time_s;
     report->step_ps += shift_ps * (int64_t)more;
     report->step_time_s = smp_s_from_ps(report->step_ps);

@@ -458,21 +458,9 @@ static bool arenas_of(smp_mixes *mixes, part *p, const smp_runs *runs, const int
 
 /* ---------------------------------------------------------------------- entry */
 
-/* Token ids and targets of micro-batches that are not lowered: two buffers of the step. */
-static uint64_t more_tokens_bytes(const smp_job *job)
+static void fill(const family *f, const uint64_t bytes[SMP_SPACES], smp_mix *mix)
 {
-    const uint64_t n = job->micro_batches;
-    const uint64_t bytes =
-        smp_mul(4, smp_mul(job->settings.micro_batch, job->batch.seq_len));
-    return n <= FEWEST ? 0
-                       : 2 * (smp_round_up(smp_mul(n, bytes), SMP_ALIGN_BYTES) -
-                              smp_round_up(smp_mul(FEWEST, bytes), SMP_ALIGN_BYTES));
-}
-
-static void fill(const smp_job *job, const family *f, const uint64_t bytes[SMP_SPACES],
-                 smp_mix *mix)
-{
-    mix->arena_bytes = bytes[SMP_SPACE_DEVICE] + more_tokens_bytes(job);
+    mix->arena_bytes = bytes[SMP_SPACE_DEVICE];
     mix->host_arena_bytes = bytes[SMP_SPACE_HOST];
     mix->device_bytes = smp_add(f->device_bytes, mix->arena_bytes);
     mix->host_bytes =
@@ -570,7 +558,7 @@ static smp_status price_with(smp_mixes *mixes, const smp_job *job, family *f, ui
     }
     *known_p = status == SMP_OK && p->word && arenas_of(mixes, p, &runs, more, bytes);
     if (*known_p) {
-        fill(job, f, bytes, mix);
+        fill(f, bytes, mix);
         status = find_times(mixes, job, f, k, &runs, more, times, errors, &low, p, mix,
                             known_p);
     }

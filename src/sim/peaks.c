@@ -353,20 +353,6 @@ void smp_peaks_fill(const smp_job *job, const smp_step *step, uint32_t fullest,
     judge(memory);
 }
 
-void smp_peaks_extend(smp_memory *memory, uint64_t more_bytes)
-{
-    for (int m = 0; m < SMP_MOMENTS; m++) {
-        smp_peak *peak = &memory->peaks[m];
-        peak->device_bytes = smp_add(peak->device_bytes, more_bytes);
-        for (uint32_t i = 0; i < peak->n_part; i++) {
-            if (peak->parts[i].name == name_activations || peak->parts[i].name == name_rest) {
-                peak->parts[i].bytes = smp_add(peak->parts[i].bytes, more_bytes);
-            }
-        }
-    }
-    judge(memory);
-}
-
 smp_moment smp_peaks_most(const smp_memory *memory, bool host)
 {
     smp_moment most = SMP_MOMENT_STEADY;

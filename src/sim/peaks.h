@@ -12,8 +12,6 @@
  * `fullest` is the class it speaks of. */
 void smp_peaks_fill(const smp_job *job, const smp_step *step, uint32_t fullest,
                     smp_memory *memory);
-/* Every peak when the activations are `more_bytes` larger, and the verdict anew. */
-void smp_peaks_extend(smp_memory *memory, uint64_t more_bytes);
 /* The peak that counts and needs most on the device (on the host); not of a report that was
  * read from a plan file. */
 smp_moment smp_peaks_most(const smp_memory *memory, bool host);

@@ -37,6 +37,29 @@ static void add_copy(smp_lowering *low, uint16_t *segment_p, smp_op op, smp_stre
     }
 }
 
+/* A micro-batch takes the inputs that came during the one before, and those of the next one
+ * begin to come.  Next may be the first of another step, whose rows may be longer. */
+static void lower_inputs(smp_lowering *low)
+{
+    uint64_t n = smp_inputs_elems(low, low->seq);
+    uint64_t longest = smp_inputs_elems(low, low->job->batch.longest);
+    smp_ref came = smp_whole(low->next_inputs, smp_mul(n, 4));
+    smp_ref next = smp_whole(low->next_inputs, smp_mul(longest, 4));
+    smp_task take = { .name = "inputs", .op = SMP_OP_COPY, .stream = SMP_STREAM_COMPUTE,
+                      .phase = SMP_PHASE_FORWARD, .dtype = SMP_I32, .dtype2 = SMP_I32,
+                      .comm = SMP_NO_COMM, .dims = { n } };
+    smp_task load = { .name = "inputs.load", .op = SMP_OP_INPUT, .stream = SMP_STREAM_LOAD,
+                      .phase = SMP_PHASE_FORWARD, .dtype = SMP_I32, .dtype2 = SMP_I32,
+                      .comm = SMP_NO_COMM, .dims = { longest } };
+
+    low->inputs_segment = smp_build_segment(&low->build, "inputs");
+    smp_build_task(&low->build, &take,
+                   (smp_access[]){ smp_reads(came),
+                                   smp_writes(smp_whole(low->inputs, smp_mul(n, 4))) },
+                   2);
+    smp_build_task(&low->build, &load, (smp_access[]){ smp_writes(next) }, 1);
+}
+
 static void add_other_segments(smp_lowering *low)
 {
     smp_task zero = { .name = "zero", .op = SMP_OP_FILL, .stream = SMP_STREAM_COMPUTE,
@@ -47,6 +70,7 @@ static void add_other_segments(smp_lowering *low)
     low->begin = smp_build_segment(&low->build, "begin");
     smp_build_task(&low->build, &zero,
                    (smp_access[]){ smp_writes((smp_ref){ low->scalars, 0, 0, 16 }) }, 1);
+    lower_inputs(low);
     if (low->offloaded > 0) {
         add_copy(low, &low->store, SMP_OP_STORE,
                  ahead ? SMP_STREAM_OFFLOAD : SMP_STREAM_COMPUTE);

@@ -10,6 +10,7 @@
 #ifndef SMP_STEP_LOWER_H
 #define SMP_STEP_LOWER_H
 
+#include "base/numeric.h"
 #include "step/build.h"
 
 enum { SMP_NO_BUFFER = UINT16_MAX, SMP_NO_SEGMENT = UINT16_MAX, SMP_MAX_NODES = 96 };
@@ -144,9 +145,10 @@ typedef struct smp_lowering {
     smp_home root;
     smp_segments root_segments;
     /* segments */
-    uint16_t begin, embed, *heads[2], embed_grad[2], norm, store, load;
+    uint16_t begin, inputs_segment, embed, *heads[2], embed_grad[2], norm, store, load;
     /* buffers */
-    uint16_t x_ring, x, host, d, ids, targets, scalars, embed_mask;
+    uint16_t x_ring, x, host, d, scalars, embed_mask;
+    uint16_t inputs, next_inputs; /* ids, then targets */
     uint16_t embed_narrow, embed_raw; /* what the embedding's projection and norm read */
     uint16_t prefetch_token, load_token, units_token;
     uint16_t comm_token;    /* of collectives of the shard group that share a communicator */
@@ -189,6 +191,12 @@ bool smp_has(const smp_home *home, smp_role role);
 static inline uint64_t smp_rate_bits(double rate)
 {
     return (uint64_t)(rate * 4294967296.0 + 0.5);
+}
+
+/* Ids and targets of a micro-batch whose rows have `seq` tokens, at least the program's. */
+static inline uint64_t smp_inputs_elems(const smp_lowering *low, uint64_t seq)
+{
+    return smp_mul(2, smp_mul(low->batch, seq > low->seq ? seq : low->seq));
 }
 
 /* Of tasks that touch the residual. */

@@ -83,7 +83,7 @@ static uint16_t plain_buffer(smp_lowering *low, const char *name, smp_buffer_kin
 
 /* Inputs of the layers: a ring where they are offloaded, a stack for the others and for the
  * input of the final norm. */
-static void add_inputs(smp_lowering *low, uint64_t bytes)
+static void add_layer_inputs(smp_lowering *low, uint64_t bytes)
 {
     uint32_t n = low->model->n_layer, k = low->offloaded;
     uint32_t in_ring = k == n ? n + 1 : k;
@@ -120,6 +120,17 @@ static void add_inputs(smp_lowering *low, uint64_t bytes)
     }
 }
 
+/* What a micro-batch trains on, and the next one's, which comes while this one runs. */
+static void add_inputs(smp_lowering *low)
+{
+    uint64_t longest = smp_mul(smp_inputs_elems(low, low->job->batch.longest), 4);
+
+    low->inputs = plain_buffer(low, "inputs", SMP_KIND_SCALAR, SMP_SCOPE_STEP,
+                               smp_mul(smp_inputs_elems(low, low->seq), 4));
+    low->next_inputs =
+        plain_buffer(low, "inputs.next", SMP_KIND_SCALAR, SMP_SCOPE_STEP, longest);
+}
+
 static bool has_shared_experts(const smp_model *model)
 {
     for (uint32_t k = 0; k < model->n_kind; k++) {
@@ -135,11 +146,9 @@ void smp_lower_buffers(smp_lowering *low)
     uint64_t e = smp_dtype_bytes(low->compute);
     uint64_t elems = smp_mul(low->rows, low->hidden), bytes = smp_mul(elems, e);
     uint64_t residual = smp_mul(elems, smp_dtype_bytes(low->residual));
-    uint64_t ids = smp_mul(smp_mul(low->tokens, low->job->micro_batches), 4);
 
     low->scalars = plain_buffer(low, "scalars", SMP_KIND_SCALAR, SMP_SCOPE_STEP, 256);
-    low->ids = plain_buffer(low, "ids", SMP_KIND_SCALAR, SMP_SCOPE_STEP, ids);
-    low->targets = plain_buffer(low, "targets", SMP_KIND_SCALAR, SMP_SCOPE_STEP, ids);
+    add_inputs(low);
     low->d = plain_buffer(low, "d", SMP_KIND_WORKSPACE, SMP_SCOPE_MICROBATCH, residual);
     low->units_token = SMP_NO_BUFFER;
     if (low->expert > 1 && has_shared_experts(low->model)) {
@@ -158,5 +167,5 @@ void smp_lower_buffers(smp_lowering *low)
         low->embed_raw = plain_buffer(low, "embed.raw", SMP_KIND_ACTIVATION,
                                       SMP_SCOPE_MICROBATCH, bytes);
     }
-    add_inputs(low, residual);
+    add_layer_inputs(low, residual);
 }

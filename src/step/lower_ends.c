@@ -127,9 +127,11 @@ static smp_access root_grad(const smp_lowering *low, smp_role role, bool add)
     return smp_adds(smp_weight_grad(low, &low->root, role, 1), add);
 }
 
-static smp_ref all_of(const smp_lowering *low, uint16_t buffer)
+/* The ids of the micro-batch, or the targets, which follow them. */
+static smp_ref inputs_of(const smp_lowering *low, bool targets)
 {
-    return smp_whole(buffer, low->build.program->buffers[buffer].bytes);
+    return smp_part(smp_whole(low->inputs, smp_mul(low->tokens, 8)),
+                    targets ? low->tokens : 0, low->tokens, 4);
 }
 
 static void lower_position(smp_lowering *low, smp_ref x)
@@ -244,7 +246,7 @@ static void lower_embed(smp_lowering *low)
     set_dims(&task, lookups(low), m.width, low->local_vocab, first_lookup(low));
     smp_build_task(&low->build, &task,
                    (smp_access[]){ smp_reads(root_weight(low, SMP_ROLE_EMBED)),
-                                   smp_reads(all_of(low, low->ids)), smp_writes(full) },
+                                   smp_reads(inputs_of(low, false)), smp_writes(full) },
                    3);
     if (low->vocab_parts > 1) {
         add_collective(low, "embed.sum",
@@ -348,7 +350,7 @@ static void lower_embed_grad(smp_lowering *low, bool add)
     set_grad(low, &task, add);
     set_dims(&task, lookups(low), m.width, low->local_vocab, first_lookup(low));
     smp_build_task(&low->build, &task,
-                   (smp_access[]){ smp_reads(d), smp_reads(all_of(low, low->ids)),
+                   (smp_access[]){ smp_reads(d), smp_reads(inputs_of(low, false)),
                                    root_grad(low, SMP_ROLE_EMBED, add) },
                    3);
     if (low->reduce_token != SMP_NO_BUFFER) {
@@ -452,7 +454,7 @@ static void head_forward(smp_lowering *low, const chunk *c)
 static void head_loss(smp_lowering *low, const chunk *c)
 {
     smp_task task = end_task(low, "loss", SMP_OP_LOSS, SMP_PHASE_FORWARD);
-    smp_ref targets = smp_whole(low->targets, low->build.program->buffers[low->targets].bytes);
+    smp_ref targets = inputs_of(low, true);
     uint64_t part = low->vocab_parts > 1 ? low->tensor_rank : 0;
     smp_ref own = smp_part(c->stats, smp_mul(part, c->tokens), c->tokens, 12);
     uint64_t first = gathers(low) ? c->row0 * low->tensor : first_lookup(low) + c->row0;

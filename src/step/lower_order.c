@@ -191,6 +191,7 @@ void smp_lower_order(smp_lowering *low)
     for (uint64_t mb = 0; mb < low->job->micro_batches; mb++) {
         int add = mb > 0 && low->n_write > 1;
 
+        issue(low, low->inputs_segment, 0, mb, 0);
         order_forward(low, mb);
         if (!low->orders_backward) {
             gather_down(low, mb, last);

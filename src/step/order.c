@@ -503,7 +503,7 @@ uint32_t smp_order_task(smp_order *order, const smp_instance *instance, const sm
 /* ------------------------------------------------------------------ repetition */
 
 struct epoch {
-    uint32_t recent, now;
+    uint32_t before, recent, now; /* each a period after the one before */
     uint32_t floor[SMP_STREAMS]; /* what every other active stream knows of a stream */
     uint64_t hash;
 };
@@ -515,13 +515,14 @@ static void mix(struct epoch *epoch, uint64_t word)
 }
 
 /* A task of stream q.  What all know already can cause no wait and counts as nothing; a task
- * of the last period is named by its distance, an older one by its position: it stays. */
+ * of the last two periods is named by its distance (a stream that has one task a period knows
+ * of the others what they had done a period ago), an older one by its position: it stays. */
 static void mix_name(struct epoch *epoch, uint32_t q, uint32_t name)
 {
     if (name <= epoch->floor[q]) {
         name = 0;
     }
-    mix(epoch, name > epoch->recent ? (uint64_t)1 << 32 | (epoch->now + 1 - name) : name);
+    mix(epoch, name > epoch->before ? (uint64_t)1 << 32 | (epoch->now + 1 - name) : name);
 }
 
 static void mix_source(struct epoch *epoch, const smp_order *order, uint32_t stream,
@@ -557,9 +558,10 @@ static bool cell_is_recent(const smp_order *order, const struct cell *cell, uint
 }
 
 /* Cells that nothing touched for a period are not touched by what repeats either. */
-uint64_t smp_order_hash(const smp_order *order, uint32_t recent, uint32_t now)
+uint64_t smp_order_hash(const smp_order *order, uint32_t before, uint32_t recent,
+                        uint32_t now)
 {
-    struct epoch epoch = {.recent = recent, .now = now, .hash = 1};
+    struct epoch epoch = {.before = before, .recent = recent, .now = now, .hash = 1};
     find_floor(&epoch, order);
     for (uint32_t c = 0; c < order->n_cell; c++) {
         const struct cell *cell = &order->cells[c];

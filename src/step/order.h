@@ -95,8 +95,10 @@ uint32_t smp_order_task(smp_order *order, const smp_instance *instance, const sm
 const uint32_t *smp_order_clock(const smp_order *order, uint32_t position);
 /* Copies the clocks of the first n tasks, and what numbers their streams. */
 void smp_order_keep(const smp_order *order, uint32_t n, smp_arena *arena, smp_clocks *clocks);
-/* Hash of all that later tasks can depend on, with positions from `recent` on taken
- * relative to `now`.  Equal hashes one period apart: everything repeats from here. */
-uint64_t smp_order_hash(const smp_order *order, uint32_t recent, uint32_t now);
+/* Hash of all that later tasks can depend on, with positions from `before` on taken relative
+ * to `now`; two periods lie between, and `recent` is the end of the first.  Equal hashes one
+ * period apart: everything repeats from here. */
+uint64_t smp_order_hash(const smp_order *order, uint32_t before, uint32_t recent,
+                        uint32_t now);
 
 #endif

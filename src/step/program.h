@@ -57,7 +57,7 @@ typedef enum smp_op_class {
  * (flag ACCUMULATE).  Optional operands in brackets come last; tokens that order the task
  * come after all operands. */
 #define SMP_OP_LIST(X)                                                                        \
-    X(EMBED, "embed", MEMORY, "r table, r ids, w y; tokens, hidden, vocab, first token: ids of all micro-batches, the instance's are used; rows of the vocabulary outside the rank's part give 0; times the model's embedding_scale, as is its gradient") \
+    X(EMBED, "embed", MEMORY, "r table, r ids, w y; tokens, hidden, vocab, first token of the micro-batch; rows of the vocabulary outside the rank's part give 0; times the model's embedding_scale, as is its gradient") \
     X(EMBED_GRAD, "embed_grad", MEMORY, "r dy, r ids, a dtable; tokens, hidden, vocab, first token") \
     X(POSITION, "position", MEMORY, "r table, a x; tokens, hidden, positions, first token: adds learned positions") \
     X(POSITION_GRAD, "position_grad", MEMORY, "r dx, a dtable; tokens, hidden, positions, first token") \
@@ -100,7 +100,7 @@ typedef enum smp_op_class {
     X(ACCUMULATE, "accumulate", MEMORY, "r x, a y; elements: y = or += x, from dtype to dtype2") \
     X(CAST, "cast", MEMORY, "r x, w y; elements: from dtype2 to dtype") \
     X(FILL, "fill", MEMORY, "w y; elements: zero") \
-    X(LOSS, "loss", MEMORY, "r logits, r targets, w stats[tokens, 3]; logits are scaled and capped as the model says; tokens, vocab of the rank, first token, true vocab: maximum, sum of exponentials and target logit over the rank's part; targets of all micro-batches, the instance's are used") \
+    X(LOSS, "loss", MEMORY, "r logits, r targets, w stats[tokens, 3]; logits are scaled and capped as the model says; tokens, vocab of the rank, first token, true vocab: maximum, sum of exponentials and target logit over the rank's part") \
     X(LOSS_GRAD, "loss_grad", MEMORY, "a logits, r targets, r stats[parts, tokens, 3], a loss, r scalars (the loss scale); tokens, vocab of the rank, first token, true vocab, parts, tokens that the loss is a mean over: logits become their gradient in place") \
     X(SQUARES, "squares", MEMORY, "r gradient, a sum; elements, unit, first element in the unit: adds sum of squares (each over smp_unit_param.copies, times smp_unit.weight) and overflow flag") \
     X(SCALARS, "scalars", MEMORY, "r sum, a scalars; 1: clip factor, loss scale, step count, on the device") \
@@ -109,6 +109,7 @@ typedef enum smp_op_class {
     X(ALL_GATHER, "all_gather", COLLECTIVE, "r x, w y; elements of y; x may be this rank's part of y") \
     X(REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, "r x, w y; elements of x") \
     X(ALL_REDUCE, "all_reduce", COLLECTIVE, "a x; elements; in place") \
+    X(INPUT, "input", HOST_COPY, "w inputs; elements at most: ids and then targets of the next micro-batch, or of the first of the next step, from wherever the host has them") \
     X(STORE, "store", HOST_COPY, "r device, w host; elements") \
     X(LOAD, "load", HOST_COPY, "r host, w device; elements") \
     X(ROUTE, "route", MEMORY, "r logits[tokens, experts] fp32, w choice[tokens, top_k] of (weight fp32, expert i32), w counts[experts] i32, [r correction]; tokens, experts, top_k, smp_route, groups + chosen groups 2^32, capacity: what lies beyond the capacity has weight 0") \

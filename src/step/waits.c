@@ -147,7 +147,7 @@ static void repeat_patterns(deriving *d, uint32_t b)
     for (uint32_t i = blocks->first[b]; i < last; i++) {
         d->program->order[i].pattern = d->program->order[i - length].pattern;
     }
-    d->jump_from = blocks->first[b - blocks->period];
+    d->jump_from = blocks->first[b - 2 * blocks->period]; /* what a hash speaks of */
     d->skipped = last - blocks->first[b];
 }
 
@@ -158,10 +158,11 @@ static void derive_all(deriving *d, uint32_t *start, uint64_t *hash)
     bool repeats = false;
     for (uint32_t b = 0; b < blocks->n; b++) {
         start[b] = d->position;
-        /* blocks 1.. are alike, so a whole period of them must lie behind */
-        if (blocks->regular && period < b && b + 1 < blocks->n) {
-            hash[b] = smp_order_hash(d->order, start[b - period], start[b]);
-            repeats = repeats || (2 * (uint64_t)period < b && hash[b] == hash[b - period]);
+        /* blocks 1.. are alike, so two whole periods of them must lie behind */
+        if (blocks->regular && 2 * (uint64_t)period < b && b + 1 < blocks->n) {
+            hash[b] = smp_order_hash(d->order, start[b - 2 * period], start[b - period],
+                                     start[b]);
+            repeats = repeats || (3 * (uint64_t)period < b && hash[b] == hash[b - period]);
             if (repeats && (blocks->n - 1 - b) % period == 0) {
                 repeat_patterns(d, b);
                 b = blocks->n - 1;

@@ -88,6 +88,8 @@ static smp_status run(const smp_job *job, uint32_t without, char ask, smp_errors
                                    .device_options = { .async = true, .threads = 1 },
                                    .comm = &smp_comm_threads, .without_wait = without };
     int32_t ids[32] = { 0 };
+    const smp_inputs inputs = { .seq = job->batch.seq_len, .ids = ids, .targets = ids };
+    const smp_pass *pass = NULL;
     smp_mesh *mesh = NULL;
     smp_runner *runner = NULL;
     smp_status status = smp_mesh_create(job, errors, &mesh);
@@ -107,7 +109,10 @@ static smp_status run(const smp_job *job, uint32_t without, char ask, smp_errors
         status = smp_runner_init(runner, errors);
     }
     for (int i = 0; i < 2 && status == SMP_OK && ask != 'n' && ask != 'k'; i++) {
-        status = smp_runner_step(runner, ids, ids, errors);
+        status = smp_runner_begin(runner, &inputs, i == 0 ? &inputs : NULL, errors);
+    }
+    while (status == SMP_OK && runner && runner->ended < runner->begun) {
+        status = smp_runner_end(runner, errors, &pass);
     }
     smp_runner_destroy(runner);
     smp_comm_threads.destroy(options.world);

@@ -172,21 +172,19 @@ static inline void train_rank(rank_of *r)
     training *t = r->t;
     uint64_t n = t->job->micro_batches * t->job->settings.micro_batch * t->job->batch.seq_len;
     int32_t *ids = smp_heap_alloc(2 * n, sizeof *ids);
-    float state[SMP_SCALARS];
+    const smp_inputs inputs = { .seq = t->job->batch.seq_len, .ids = ids, .targets = ids + n };
+    const smp_pass *pass = NULL;
 
     for (uint32_t s = 0; s < t->steps && r->status == SMP_OK; s++) {
         fill_tokens(r, s, ids, ids + n);
-        r->status = smp_runner_step(r->runner, ids, ids + n, r->errors);
-        if (r->status == SMP_OK) {
-            r->status = smp_runner_scalars(r->runner, state, r->errors);
-        }
+        r->status = smp_runner_step(r->runner, &inputs, r->errors, &pass);
         if (r->status == SMP_OK) {
             collect(r, t->out->gradients[s], 1);
         }
         if (r->rank == 0 && r->status == SMP_OK) {
-            t->out->loss[s] = (double)state[SMP_SCALAR_LOSS];
-            t->out->norm[s] = (double)state[SMP_SCALAR_NORM];
-            t->out->rows[s] = (double)state[SMP_SCALAR_ROWS];
+            t->out->loss[s] = (double)pass->scalars[SMP_SCALAR_LOSS];
+            t->out->norm[s] = (double)pass->scalars[SMP_SCALAR_NORM];
+            t->out->rows[s] = (double)pass->scalars[SMP_SCALAR_ROWS];
         }
     }
     if (r->status == SMP_OK) {

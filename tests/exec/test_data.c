@@ -79,7 +79,7 @@ static smp_loader_state hashes(source *s, smp_loader_options o, int n, uint64_t 
         check_ok(smp_loader_next(loader, s->errors, &b), s->errors);
         out[i] = hash_batch(b, o.rows);
         if (i + 1 == at) {
-            state = smp_loader_state_of(loader);
+            state = smp_loader_state_of(loader, 0);
         }
     }
     smp_loader_destroy(loader);

@@ -198,7 +198,9 @@ static void check_logits(const reference *r)
 static void run_step(tiny *t, check *c, double expected_loss)
 {
     int32_t ids[BATCH * SEQ], targets[BATCH * SEQ];
-    float state[SMP_SCALARS];
+    const smp_inputs inputs = { .seq = SEQ, .ids = ids, .targets = targets };
+    const smp_pass *pass = NULL;
+    double loss;
 
     for (uint32_t i = 0; i < BATCH * SEQ; i++) {
         ids[i] = (int32_t)(mix(7919 * (i / SEQ) + i % SEQ) % 29);
@@ -206,11 +208,10 @@ static void run_step(tiny *t, check *c, double expected_loss)
     }
     check_ok(smp_runner_init(c->runner, t->errors), t->errors);
     smp_runner_owned(c->runner, set_parameters, c);
-    check_ok(smp_runner_step(c->runner, ids, targets, t->errors), t->errors);
-    check_ok(smp_runner_scalars(c->runner, state, t->errors), t->errors);
-    if (!(fabs((double)state[SMP_SCALAR_LOSS] - expected_loss) <= 2e-6 * expected_loss)) {
-        fail_msg("%s: loss %.9g, expected %.9g", c->name, (double)state[SMP_SCALAR_LOSS],
-                 expected_loss);
+    check_ok(smp_runner_step(c->runner, &inputs, t->errors, &pass), t->errors);
+    loss = (double)pass->scalars[SMP_SCALAR_LOSS];
+    if (!(fabs(loss - expected_loss) <= 2e-6 * expected_loss)) {
+        fail_msg("%s: loss %.9g, expected %.9g", c->name, loss, expected_loss);
     }
     smp_runner_owned(c->runner, check_gradients, c);
     assert_int_equal(c->found, c->n);

@@ -16,7 +16,8 @@ if ! echo 'int main(void) { return 0; }' | $CC $flags -x c - -o probe >log 2>&1;
 fi
 if ! { test -f Makefile || "$srcdir/configure" --with-blas=plain --without-mpi \
     --without-cuda CC="$CC" CFLAGS="$flags" LDFLAGS=-fsanitize=thread; } >log 2>&1 \
-    || ! make tests/exec/check_waits tests/exec/test_balancing >>log 2>&1; then
+    || ! make tests/exec/check_waits tests/exec/test_balancing \
+    tests/exec/test_steps >>log 2>&1; then
     tail -n 20 log | sed 's/^/# /'
     echo "1..1"
     echo "not ok 1 - a build with ThreadSanitizer"
@@ -49,11 +50,13 @@ check() {
 }
 waits=$($without_aslr tests/exec/check_waits n)
 tokens=$($without_aslr tests/exec/check_waits k)
-echo "1..$((waits + 2))"
+echo "1..$((waits + 3))"
 # shellcheck disable=SC2086 # two words or none
 check "streams beside each other have no race" 0 $without_aslr tests/exec/check_waits 0
 # shellcheck disable=SC2086
 check "nor have ranks with experts" 0 $without_aslr tests/exec/test_balancing
+# shellcheck disable=SC2086
+check "nor have steps behind each other" 0 $without_aslr tests/exec/test_steps
 # ThreadSanitizer remembers few accesses of each word, and may have forgotten the one.
 races() {
     for try in 1 2 3 4; do

@@ -264,7 +264,7 @@ static void test_all_counts(void **state)
     smp_model_destroy(p.s.model);
     p.s.model = small_model(2, 8, p.s.errors);
     p.other_job.model = p.s.model;
-    p.other_job.batch = (smp_batch){512, 6};
+    p.other_job.batch = (smp_batch){.seq_len = 512, .global_batch = 6};
     smp_settings_init(&p.other_job.settings);
     const smp_offer offer = {&p.other_job, NULL, 0};
     smp_fleet_options o = asked(1e12, SMP_OBJECTIVE_COST);

@@ -182,7 +182,7 @@ static void test_fine(void **state)
     s.job.model = s.model;
     smp_settings_init(&s.job.settings);
     check_ok(smp_cluster_set_gpus(s.cluster, 1, s.errors), s.errors);
-    s.job.batch = (smp_batch){512, 1};
+    s.job.batch = (smp_batch){.seq_len = 512, .global_batch = 1};
     for (size_t i = 0; i < sizeof pins / sizeof pins[0]; i++) {
         small_pin(&s, pins[i]);
     }

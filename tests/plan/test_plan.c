@@ -20,7 +20,7 @@ static void create(small *s, const char *model, const char *cluster, uint32_t gp
     check_ok(smp_cluster_set_gpus(s->cluster, gpus, s->errors), s->errors);
     check_ok(smp_profile_read_for(s->cluster, s->errors, &s->profile), s->errors);
     s->job = (smp_job){.model = s->model, .cluster = s->cluster, .profile = s->profile};
-    s->job.batch = (smp_batch){seq_len, global_batch};
+    s->job.batch = (smp_batch){.seq_len = seq_len, .global_batch = global_batch};
     smp_settings_init(&s->job.settings);
 }
 

@@ -37,7 +37,7 @@ static inline small_job *small_job_read(const char *cluster, uint32_t gpus, uint
     check_ok(smp_cluster_set_gpus(s->cluster, gpus, s->errors), s->errors);
     check_ok(smp_profile_read_for(s->cluster, s->errors, &s->profile), s->errors);
     s->job = (smp_job){.model = s->model, .cluster = s->cluster, .profile = s->profile,
-                       .batch = {512, batch}};
+                       .batch = {.seq_len = 512, .global_batch = batch}};
     smp_settings_init(&s->job.settings);
     (void)snprintf(words, sizeof words, "%s", settings);
     for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) {

@@ -291,11 +291,11 @@ static void batch_has_defaults(void **state)
     (void)state;
     small_job *s = small_job_read("configs/clusters/dgx-h100.json", 8, 16,
                                   "tensor_parallel_degree=2 micro_batch=3");
-    s->job.batch = (smp_batch){0, 0};
+    s->job.batch = (smp_batch){ 0, 0, 0 };
     smp_job_default_batch(&s->job);
     check_u64(s->job.batch.seq_len, 2048);
     check_u64(s->job.batch.global_batch, 4 * 3);
-    s->job.batch = (smp_batch){128, 7};
+    s->job.batch = (smp_batch){ 128, 7, 0 };
     smp_job_default_batch(&s->job);
     check_u64(s->job.batch.seq_len, 128);
     check_u64(s->job.batch.global_batch, 7);

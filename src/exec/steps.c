@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Steps of training: batches, programs, what is noted of them.
+ */
+#include "config.h"
+
+#include "exec/clock.h"
+#include "exec/steps.h"
+
+#include "base/arena.h"
+#include "step/lower.h"
+
+#include <math.h>
+
+/* ---- noting ---- */
+
+/* Programs of new shapes are expected at the start; when they keep coming, buckets are too
+ * many. */
+static void note_compiles(smp_steps *w, uint64_t step, const smp_begun *b)
+{
+    double seconds = w->runner->compile_seconds;
+    uint32_t n = b->compiles;
+
+    w->result->compiles = n;
+    w->result->compile_seconds = seconds;
+    if (n == w->compiles) {
+        return;
+    }
+    w->compiles = n;
+    if (w->options->verbose) {
+        smp_log_line(w->log, "step %llu  program for rows of %llu tokens, %u so far, %.3f s",
+                     (unsigned long long)(step + 1), (unsigned long long)b->loaded->seq, n,
+                     seconds);
+    }
+    if (n >= 8 && (n & (n - 1)) == 0) {
+        smp_log_line(w->log,
+                     "warning: %u programs compiled in %llu steps (%.3f s), one for each "
+                     "length of rows; --pad bucket:N with a larger N has fewer",
+                     n, (unsigned long long)(step + 1), seconds);
+    }
+}
+
+static smp_status note_step(smp_steps *w, const smp_begun *b, const smp_pass *pass)
+{
+    double peak = w->result->peak_flops_per_s, end = (double)pass->end_ns * 1e-9;
+    double seconds = end - (b->start_s > w->noted_s ? b->start_s : w->noted_s);
+    const float *state = pass->scalars;
+    smp_exec_step *s;
+
+    w->noted_s = end;
+    SMP_GROW(w->result->steps, pass->step, w->capacity);
+    s = &w->result->steps[pass->step];
+    *s = (smp_exec_step){ .loss = (double)state[SMP_SCALAR_LOSS],
+                          .norm = (double)state[SMP_SCALAR_NORM],
+                          .lr = (double)state[SMP_SCALAR_LR],
+                          .loss_scale = (double)state[SMP_SCALAR_LOSS_SCALE],
+                          .skipped = state[SMP_SCALAR_SKIP] > 0,
+                          .rows_cut = (double)state[SMP_SCALAR_ROWS],
+                          .seconds = seconds, .seq = b->loaded->seq,
+                          .targets = b->loaded->targets_counted };
+    s->mfu = peak > 0 ? smp_model_flops(pass->rank.job) / (seconds * peak) : 0;
+    w->result->n_step = pass->step + 1;
+    return smp_log_step(w->log, pass->step, s, pass->rank.program->arena_bytes, w->errors);
+}
+
+/* The oldest step that was begun: waits for its end and says what it gave. */
+static smp_status end_step(smp_steps *w)
+{
+    const smp_begun *b = &w->begun[w->n_noted++ % SMP_PASSES];
+    const smp_pass *pass = NULL;
+    smp_status status = smp_runner_end(w->runner, w->errors, &pass);
+
+    if (status == SMP_OK && w->result) {
+        status = note_step(w, b, pass);
+        note_compiles(w, pass->step, b);
+    }
+    if (status == SMP_OK && !isfinite(pass->scalars[SMP_SCALAR_LOSS])) { /* on every rank */
+        status = smp_runner_find_nan(w->runner, pass, w->errors);
+    }
+    if (status == SMP_OK && w->options->after_step) {
+        w->options->after_step(w->options->context, w->runner, pass->step);
+    }
+    return status;
+}
+
+/* Until `left` steps are begun and not noted. */
+static smp_status end_steps(smp_steps *w, uint64_t left)
+{
+    smp_status status = SMP_OK;
+
+    while (status == SMP_OK && w->n_begun - w->n_noted > left) {
+        status = end_step(w);
+    }
+    return status;
+}
+
+smp_status smp_steps_end(smp_steps *w)
+{
+    return end_steps(w, 0);
+}
+
+uint64_t smp_steps_unused(const smp_steps *w)
+{
+    return w->asked - w->n_noted;
+}
+
+/* ---- beginning ---- */
+
+bool smp_steps_validates_after(const smp_steps *w, uint64_t step)
+{
+    uint64_t every = w->options->validate_every, done = step + 1;
+
+    return w->validates && (done == w->options->steps || (every > 0 && done % every == 0));
+}
+
+static void ask_for_next(smp_steps *w)
+{
+    w->asked++;
+    w->next_status = smp_loader_next(w->loader, w->errors, &w->next);
+}
+
+/* Its batch was asked for with the step before it, and the next one is now, where a step of
+ * training follows.  One that cannot be had ends the run when its step would begin. */
+static smp_status begin_step(smp_steps *w, uint64_t step)
+{
+    smp_begun *b = &w->begun[step % SMP_PASSES];
+    smp_inputs inputs, next;
+    smp_status status;
+
+    b->start_s = smp_now_s();
+    if (!w->next && w->next_status == SMP_OK) {
+        ask_for_next(w);
+    }
+    if (w->next_status != SMP_OK) {
+        status = end_steps(w, 0);
+        return status == SMP_OK ? w->next_status : status;
+    }
+    b->loaded = w->next;
+    inputs = smp_exec_inputs(b->loaded, false);
+    w->next = NULL;
+    if (step + 1 < w->options->steps && !smp_steps_validates_after(w, step)) {
+        ask_for_next(w);
+    }
+    if (w->next) {
+        next = smp_exec_inputs(w->next, false);
+    }
+    status = smp_runner_begin(w->runner, &inputs, w->next ? &next : NULL, w->errors);
+    b->compiles = w->runner->compiles;
+    w->n_begun++;
+    return status;
+}
+
+smp_status smp_steps_take(smp_steps *w, uint64_t step)
+{
+    const smp_runner *r = w->runner;
+    bool apart = r->ops->runs_apart && r->ops->runs_apart(r->device);
+    smp_status status = begin_step(w, step);
+
+    return status == SMP_OK ? end_steps(w, apart ? 1 : 0) : status;
+}
