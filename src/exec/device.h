@@ -118,9 +118,10 @@ typedef struct smp_device_ops {
                  const smp_launch *launch);
     void (*record)(smp_device *device, smp_stream stream, smp_event *event_p);
     void (*wait)(smp_device *device, smp_stream stream, smp_event event);
-    /* The host waits until an event has come; the first failure since the last sync. */
-    smp_status (*await)(smp_device *device, smp_event event, smp_errors *errors);
-    /* Until all streams are empty; the same, which is forgotten then. */
+    /* The host waits until an event has come.  After a failure it comes as well: what is
+     * issued still passes, and does nothing. */
+    void (*await)(smp_device *device, smp_event event);
+    /* Until all streams are empty; the first failure since the last sync. */
     smp_status (*sync)(smp_device *device, smp_errors *errors);
     /* optional: NULL means that every operation and dtype runs */
     bool (*supports)(const smp_device *device, const smp_task *task);

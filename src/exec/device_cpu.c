@@ -343,25 +343,11 @@ static void cpu_wait(smp_device *device, smp_stream stream_id, smp_event event)
     put(device, stream_id, &(item){ .kind = ITEM_WAIT, .event = event });
 }
 
-static smp_status failure_of(smp_device *device, smp_errors *errors)
-{
-    smp_status status;
-
-    (void)pthread_mutex_lock(&device->lock);
-    status = device->status;
-    if (status != SMP_OK) {
-        (void)smp_fail(errors, status, NULL, "%s", smp_errors_text(device->errors, 0));
-    }
-    (void)pthread_mutex_unlock(&device->lock);
-    return status;
-}
-
-static smp_status cpu_await(smp_device *device, smp_event event, smp_errors *errors)
+static void cpu_await(smp_device *device, smp_event event)
 {
     if (device->async) {
         await(device, event);
     }
-    return failure_of(device, errors);
 }
 
 static smp_status cpu_sync(smp_device *device, smp_errors *errors)
@@ -371,8 +357,9 @@ static smp_status cpu_sync(smp_device *device, smp_errors *errors)
     for (int i = 0; i < SMP_STREAMS && device->async; i++) {
         await(device, (smp_event){ device->streams[i].issued, (uint8_t)i });
     }
-    status = failure_of(device, errors);
-    if (status != SMP_OK) { /* nothing runs that would see this */
+    status = device->status;
+    if (status != SMP_OK) {
+        (void)smp_fail(errors, status, NULL, "%s", smp_errors_text(device->errors, 0));
         smp_errors_clear(device->errors);
         device->status = SMP_OK;
         atomic_store_explicit(&device->failed, false, memory_order_relaxed);

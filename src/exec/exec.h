@@ -31,7 +31,7 @@ typedef struct smp_exec_options {
     uint64_t device_memory_bytes; /* 0: no limit */
     double timeout_s;             /* of a collective */
     bool mpi;                     /* this process is one rank of MPI's world */
-    /* Set by a signal handler: the run ends after the step that is in progress.  Or NULL. */
+    /* Set by a signal handler: the run ends after the step that was begun last.  Or NULL. */
     const atomic_bool *stop;
     FILE *log;                    /* a line for each step, or NULL */
     bool verbose;                 /* also tensors and their values, to the log */
@@ -41,7 +41,8 @@ typedef struct smp_exec_options {
     const char *tensorboard;      /* directory of event files (tensorboard.h), or NULL */
     const char *trace;            /* of the last step, or NULL */
     bool measure;                 /* fill smp_exec_result.measured */
-    /* After each step, on the rank's own thread; may be NULL. */
+    /* When a step was noted, on the rank's own thread: with `async` the next one may run.
+     * May be NULL. */
     void (*after_step)(void *context, smp_runner *runner, uint64_t step);
     void *context;
 } smp_exec_options;

@@ -391,6 +391,7 @@ static smp_pass *new_pass(smp_runner *r)
 
     pass->rank = r->rank;
     pass->step = r->step;
+    pass->end_ns = 0;
     return pass;
 }
 
@@ -454,14 +455,14 @@ smp_status smp_runner_begin(smp_runner *r, const smp_inputs *inputs, const smp_i
     smp_status status = smp_runner_shape(r, inputs->seq, errors);
     smp_pass *pass;
 
+    if (status != SMP_OK) {
+        return status;
+    }
     r->rank.rows = inputs->rows;
     pass = new_pass(r);
     pass->inputs = *inputs;
     pass->next = next ? *next : (smp_inputs){ 0 };
     follow_last(r);
-    if (status != SMP_OK) {
-        return status;
-    }
     if (r->ahead != inputs->ids) {
         smp_runner_put_inputs(r, inputs);
     }
@@ -479,7 +480,8 @@ smp_status smp_runner_end(smp_runner *r, smp_errors *errors, const smp_pass **pa
     const smp_pass *pass = &r->passes[r->ended++ % SMP_PASSES];
 
     *pass_p = pass;
-    return r->ops->await(r->device, pass->end, errors);
+    r->ops->await(r->device, pass->end);
+    return pass->end_ns > 0 ? SMP_OK : r->ops->sync(r->device, errors);
 }
 
 smp_status smp_runner_step(smp_runner *r, const smp_inputs *inputs, smp_errors *errors,

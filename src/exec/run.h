@@ -53,7 +53,7 @@ typedef struct smp_pass {
     smp_rank rank;             /* as it is in this step */
     uint64_t step;
     float scalars[SMP_SCALARS]; /* at its end */
-    int64_t end_ns;            /* by CLOCK_MONOTONIC */
+    int64_t end_ns;            /* by CLOCK_MONOTONIC; 0: it has not come to its end */
     smp_event end;
 } smp_pass;
 enum { SMP_PASSES = 2 };       /* that may be begun and not ended */
@@ -105,7 +105,7 @@ void smp_runner_index(smp_runner *runner); /* of a program that was lowered: for
 SMP_CHECK smp_status smp_runner_begin(smp_runner *runner, const smp_inputs *inputs,
                                       const smp_inputs *next, smp_errors *errors);
 /* Waits for the end of the oldest step that was begun, and gives it: it stays until SMP_PASSES
- * later ones were begun. */
+ * later ones were begun.  Fails when that step failed, not when one behind it did. */
 SMP_CHECK smp_status smp_runner_end(smp_runner *runner, smp_errors *errors,
                                     const smp_pass **pass_p);
 /* Begin and end, while no other step runs. */

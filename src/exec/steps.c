@@ -18,7 +18,7 @@
  * many. */
 static void note_compiles(smp_steps *w, uint64_t step, const smp_begun *b)
 {
-    double seconds = w->runner->compile_seconds;
+    double seconds = b->compile_seconds;
     uint32_t n = b->compiles;
 
     w->result->compiles = n;
@@ -63,8 +63,9 @@ static smp_status note_step(smp_steps *w, const smp_begun *b, const smp_pass *pa
     return smp_log_step(w->log, pass->step, s, pass->rank.program->arena_bytes, w->errors);
 }
 
-/* The oldest step that was begun: waits for its end and says what it gave. */
-static smp_status end_step(smp_steps *w)
+/* The oldest step that was begun: waits for its end and says what it gave.  With `search` a
+ * loss that is no number ends the run, all ranks looking for where it comes from. */
+static smp_status end_step(smp_steps *w, bool search)
 {
     const smp_begun *b = &w->begun[w->n_noted++ % SMP_PASSES];
     const smp_pass *pass = NULL;
@@ -74,7 +75,7 @@ static smp_status end_step(smp_steps *w)
         status = note_step(w, b, pass);
         note_compiles(w, pass->step, b);
     }
-    if (status == SMP_OK && !isfinite(pass->scalars[SMP_SCALAR_LOSS])) { /* on every rank */
+    if (status == SMP_OK && search && !isfinite(pass->scalars[SMP_SCALAR_LOSS])) {
         status = smp_runner_find_nan(w->runner, pass, w->errors);
     }
     if (status == SMP_OK && w->options->after_step) {
@@ -84,19 +85,19 @@ static smp_status end_step(smp_steps *w)
 }
 
 /* Until `left` steps are begun and not noted. */
-static smp_status end_steps(smp_steps *w, uint64_t left)
+static smp_status end_steps(smp_steps *w, uint64_t left, bool search)
 {
     smp_status status = SMP_OK;
 
     while (status == SMP_OK && w->n_begun - w->n_noted > left) {
-        status = end_step(w);
+        status = end_step(w, search);
     }
     return status;
 }
 
 smp_status smp_steps_end(smp_steps *w)
 {
-    return end_steps(w, 0);
+    return end_steps(w, 0, true);
 }
 
 uint64_t smp_steps_unused(const smp_steps *w)
@@ -116,11 +117,11 @@ bool smp_steps_validates_after(const smp_steps *w, uint64_t step)
 static void ask_for_next(smp_steps *w)
 {
     w->asked++;
-    w->next_status = smp_loader_next(w->loader, w->errors, &w->next);
+    w->next_status = smp_loader_next(w->loader, w->begin_errors, &w->next);
 }
 
 /* Its batch was asked for with the step before it, and the next one is now, where a step of
- * training follows.  One that cannot be had ends the run when its step would begin. */
+ * training follows.  Failures go to begin_errors. */
 static smp_status begin_step(smp_steps *w, uint64_t step)
 {
     smp_begun *b = &w->begun[step % SMP_PASSES];
@@ -132,8 +133,7 @@ static smp_status begin_step(smp_steps *w, uint64_t step)
         ask_for_next(w);
     }
     if (w->next_status != SMP_OK) {
-        status = end_steps(w, 0);
-        return status == SMP_OK ? w->next_status : status;
+        return w->next_status;
     }
     b->loaded = w->next;
     inputs = smp_exec_inputs(b->loaded, false);
@@ -144,9 +144,10 @@ static smp_status begin_step(smp_steps *w, uint64_t step)
     if (w->next) {
         next = smp_exec_inputs(w->next, false);
     }
-    status = smp_runner_begin(w->runner, &inputs, w->next ? &next : NULL, w->errors);
+    status = smp_runner_begin(w->runner, &inputs, w->next ? &next : NULL, w->begin_errors);
     b->compiles = w->runner->compiles;
-    w->n_begun++;
+    b->compile_seconds = w->runner->compile_seconds;
+    w->n_begun += status == SMP_OK;
     return status;
 }
 
@@ -154,7 +155,13 @@ smp_status smp_steps_take(smp_steps *w, uint64_t step)
 {
     const smp_runner *r = w->runner;
     bool apart = r->ops->runs_apart && r->ops->runs_apart(r->device);
-    smp_status status = begin_step(w, step);
+    smp_status status = begin_step(w, step), ended;
 
-    return status == SMP_OK ? end_steps(w, apart ? 1 : 0) : status;
+    if (status == SMP_OK) {
+        return end_steps(w, apart ? 1 : 0, true);
+    }
+    ended = end_steps(w, 0, false); /* other ranks may have begun it and do not search yet */
+    return ended == SMP_OK ? smp_fail(w->errors, status, NULL, "%s",
+                                      smp_errors_text(w->begin_errors, 0))
+                           : ended;
 }

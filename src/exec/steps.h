@@ -14,8 +14,9 @@
 /* A step that was begun and not noted yet. */
 typedef struct smp_begun {
     const smp_loaded *loaded;
-    double start_s;            /* when its batch was asked for */
+    double start_s;            /* when it was begun */
     uint32_t compiles;         /* programs, with those that it took */
+    double compile_seconds;    /* of all of them */
 } smp_begun;
 
 typedef struct smp_steps {
@@ -25,6 +26,7 @@ typedef struct smp_steps {
     smp_loader *loader;        /* keeps SMP_PASSES */
     bool validates;
     smp_errors *errors;
+    smp_errors *begin_errors;  /* why a step cannot begin: said when those before it ended */
     smp_exec_result *result;   /* of rank 0, else NULL */
     smp_log *log;
     /* zero at the start */

@@ -230,6 +230,21 @@ static void fail_world(const training *t, uint32_t rank)
     }
 }
 
+/* Nothing of a rank runs on when its thread ends: batches that it reads are freed then, and so
+ * are other ranks' arenas. */
+static void give_up(worker *w)
+{
+    smp_errors *ignored = smp_errors_create(); /* it has failed already */
+
+    fail_world(w->training, w->rank);
+    if (w->runner) {
+        smp_status status = w->runner->ops->sync(w->runner->device, ignored);
+
+        (void)status;
+    }
+    smp_errors_destroy(ignored);
+}
+
 /* All ranks are made before any of them starts, so that a plan that does not fit is refused
  * by every rank before the first step. */
 static smp_status start(worker *w)
@@ -248,7 +263,8 @@ static smp_status start(worker *w)
     }
     w->steps = (smp_steps){ .options = w->training->options, .runner = runner,
                             .loader = w->loader, .validates = w->validation != NULL,
-                            .errors = w->errors, .log = w->training->log,
+                            .errors = w->errors, .begin_errors = smp_errors_create(),
+                            .log = w->training->log,
                             .result = w->rank == 0 ? w->training->result : NULL };
     return status;
 }
@@ -273,7 +289,7 @@ static void *rank_main(void *argument)
         w->status = smp_steps_end(&w->steps);
     }
     if (w->status != SMP_OK) {
-        fail_world(t, w->rank);
+        give_up(w);
     } else if (w->rank == 0) {
         t->result->stopped = stop;
         t->result->end = smp_loader_state_of(w->loader, smp_steps_unused(&w->steps));
@@ -343,6 +359,7 @@ static void free_workers(training *t, worker *workers)
         smp_loader_destroy(workers[i].loader);
         smp_validation_destroy(workers[i].validation);
         smp_runner_destroy(workers[i].runner);
+        smp_errors_destroy(workers[i].steps.begin_errors);
         smp_errors_destroy(workers[i].errors);
     }
     free(workers);

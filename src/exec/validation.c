@@ -48,6 +48,7 @@ smp_status smp_validation_create(const smp_samples *samples, const smp_loader_op
     v->samples = samples;
     v->options = *options;
     v->options.start = (smp_loader_state){ .shuffle = false };
+    v->options.kept = 0; /* one batch is in use at a time */
     v->batches = batches < samples->n / each ? batches : samples->n / each;
     *validation_p = v;
     return SMP_OK;

@@ -8,6 +8,8 @@
 
 #include "base/numeric.h"
 
+#include <time.h>
+
 enum { SEQ = 16, VOCAB = 97, BATCH = 4, TOKENS = SEQ * BATCH, STEPS = 7, HIDDEN = 32 };
 
 /* ---- training ---- */
@@ -86,6 +88,88 @@ static void a_step_late_changes_nothing(void **state)
             tiny_close(&async);
         }
     }
+}
+
+/* ---- a batch that cannot be had ---- */
+
+static atomic_uint noted_steps; /* by rank 0 */
+
+/* Rank 0 is late: the other one has failed when it notes the last step that was good. */
+static void note_late(void *context, smp_runner *runner, uint64_t step)
+{
+    const struct timespec pause = { 0, 100000000 };
+    const uint64_t *bad = context;
+
+    if (runner->rank.rank == 0) {
+        atomic_store(&noted_steps, (unsigned)step + 1);
+        if (step + 2 == *bad) {
+            (void)nanosleep(&pause, NULL);
+        }
+    }
+}
+
+/* Batch `bad` of the second of two ranks has a token beyond the vocabulary. */
+static smp_status run_into(uint64_t bad, bool async, uint32_t loader_threads, double lr,
+                           char message[256])
+{
+    char text[4096];
+    smp_status status;
+    FILE *stream;
+    tiny t;
+
+    tiny_open(&t, TINY_LLAMA, 2, SEQ, 8);
+    tiny_set(&t, "micro_batch=2");
+    stream = fopen(t.options.data, "rb");
+    assert_non_null(stream);
+    check_u64(fread(text, 1, sizeof text, stream), sizeof text);
+    (void)fclose(stream);
+    text[(bad * 8 + 1) * SEQ + 5] = 'z';
+    t.options.data = check_file(text, sizeof text);
+    t.options.shuffle = false;
+    t.options.async = async;
+    t.options.loader_threads = loader_threads;
+    t.options.hyper.lr = lr;
+    t.options.timeout_s = 10;
+    t.options.after_step = note_late;
+    t.options.context = &bad;
+    t.options.steps = STEPS;
+    atomic_store(&noted_steps, 0);
+    check_ok(smp_job_resolve(&t.job, t.errors), t.errors);
+    status = smp_exec_run(&t.job, &t.options, t.errors, &t.result);
+    (void)snprintf(message, 256, "%s", status == SMP_OK ? "" : smp_errors_text(t.errors, 0));
+    tiny_close(&t);
+    return status;
+}
+
+/* It is asked for a step ahead and ends the run when its step would begin: every rank has said
+ * what the steps before it gave, also where the other one runs into that step. */
+static void a_batch_that_cannot_be_had_ends_the_run_at_its_step(void **state)
+{
+    char message[256];
+
+    (void)state;
+    for (uint64_t bad = 0; bad < 4; bad++) {
+        for (uint32_t threads = 0; threads < 3; threads++) {
+            for (int async = 0; async < 2; async++) {
+                assert_int_equal(run_into(bad, async != 0, threads, 1e-3, message), SMP_INPUT);
+                check_contains(message, "token 122");
+                check_u64(atomic_load(&noted_steps), bad);
+            }
+        }
+    }
+}
+
+/* The step before it has a loss that is no number.  Serial ranks all look where it comes from;
+ * of those that are a step ahead, one has begun the next step and the other cannot. */
+static void a_loss_that_is_no_number_comes_before_it(void **state)
+{
+    char message[256];
+
+    (void)state;
+    assert_int_equal(run_into(2, false, 1, 1e30, message), SMP_SYSTEM);
+    check_contains(message, "step 2: the loss is nan; the first task");
+    assert_int_equal(run_into(2, true, 1, 1e30, message), SMP_INPUT);
+    check_contains(message, "token 122");
 }
 
 /* ---- one runner ---- */
@@ -272,6 +356,8 @@ static void steps_behind_a_nan_change_nothing(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_step_late_changes_nothing),
+    cmocka_unit_test(a_batch_that_cannot_be_had_ends_the_run_at_its_step),
+    cmocka_unit_test(a_loss_that_is_no_number_comes_before_it),
     cmocka_unit_test(inputs_come_beside_the_step_before),
     cmocka_unit_test(steps_behind_a_nan_change_nothing),
 };
