@@ -66,18 +66,21 @@ static uint64_t hash_batch(const smp_loaded *b, uint64_t rows)
 
 enum { ROWS = 3, BATCHES = 90 };
 
-/* Batches of a rank from a state on; the state at `at` comes back. */
+/* Batches of a rank from a state on, each valid while `kept` more are asked for; the state at
+ * `at` comes back. */
 static smp_loader_state hashes(source *s, smp_loader_options o, int n, uint64_t *out, int at)
 {
     smp_loader *loader = NULL;
     smp_loader_state state = o.start;
+    const smp_loaded *batches[BATCHES];
 
     check_ok(smp_loader_create(&s->samples, &o, s->errors, &loader), s->errors);
     for (int i = 0; i < n; i++) {
-        const smp_loaded *b = NULL;
-
-        check_ok(smp_loader_next(loader, s->errors, &b), s->errors);
-        out[i] = hash_batch(b, o.rows);
+        check_ok(smp_loader_next(loader, s->errors, &batches[i]), s->errors);
+        out[i] = hash_batch(batches[i], o.rows);
+        for (int k = 1; k <= (int)o.kept && k <= i; k++) {
+            assert_true(hash_batch(batches[i - k], o.rows) == out[i - k]);
+        }
         if (i + 1 == at) {
             state = smp_loader_state_of(loader, 0);
         }
@@ -103,8 +106,10 @@ static void batches_are_the_same_again(void **state)
             smp_loader_options from = o;
 
             o.threads = (uint32_t)at % 4;
+            o.kept = (uint32_t)at % 3;
             from.start = hashes(&s, o, at, got, at);
             from.threads = 2;
+            from.kept = 2;
             (void)hashes(&s, from, BATCHES - at, got + at, 0);
             assert_memory_equal(got, want, sizeof want);
         }
