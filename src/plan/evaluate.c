@@ -14,7 +14,8 @@
  * The rates at which overlapping tasks run depend on what runs, not on when, so they shift as
  * well; two repetitions show that the states at the ends of micro-batches are equal but for
  * the shift.  Where the host launches every kernel, its time for a micro-batch must not be
- * longer than the shift, or it would fall behind later.
+ * longer than the shift, or it would fall behind later; where it is shorter, nothing in the
+ * last micro-batch and the update may wait for the host, which is further ahead later.
  *
  * Memory from four micro-batches on does not depend on their number: the memory plan walks four
  * (src/step/memory.c).
@@ -183,13 +184,51 @@ static int64_t host_ps(const smp_simulation *simulation, uint64_t micro_batch)
     return most_ps;
 }
 
+/* Whether a task of an instance starts when the host launches it: no other task's end lets it
+ * start (sim.h). */
+static bool waits_for_host(const smp_simulation *simulation, uint32_t class, uint32_t instance)
+{
+    const smp_program *program = simulation->step->programs[class];
+    const smp_record *records =
+        simulation->records[class] + simulation->record0[class][instance];
+    for (uint32_t t = 0; t < program->segments[program->order[instance].segment].n_task; t++) {
+        if (records[t].cause_class == class && records[t].cause_instance == instance &&
+            records[t].cause_task == t) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the host holds up nothing from micro-batch `first` on. */
+static bool host_is_ahead(const smp_simulation *simulation, uint64_t first)
+{
+    for (uint32_t c = 0; c < simulation->step->n_program; c++) {
+        const smp_program *program = simulation->step->programs[c];
+        for (uint32_t i = 0; i < program->n_instance; i++) {
+            if (program->order[i].micro_batch >= first && waits_for_host(simulation, c, i)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Whether the host is no reason that more micro-batches would not repeat. */
+static bool host_keeps_up(const smp_simulation *simulation, uint64_t n, int64_t shift_ps)
+{
+    const int64_t each_ps = host_ps(simulation, n - 2);
+    return !simulation->host_issue_ps || each_ps == shift_ps ||
+           (each_ps < shift_ps && host_is_ahead(simulation, n - 1));
+}
+
 /* Whether the middle of n micro-batches repeats, each *shift_p after the one before. */
 static bool is_steady(const smp_simulation *simulation, uint64_t n, int64_t *shift_p)
 {
     bool any = false;
     return n >= FEWEST && repeats(simulation, n - 3, &any, shift_p) &&
            repeats(simulation, n - 2, &any, shift_p) &&
-           host_ps(simulation, n - 2) <= *shift_p;
+           host_keeps_up(simulation, n, *shift_p);
 }
 
 static void extend_part(int64_t *part_ps, int64_t fewer_ps, uint64_t more)
@@ -197,7 +236,7 @@ static void extend_part(int64_t *part_ps, int64_t fewer_ps, uint64_t more)
     *part_ps += (*part_ps - fewer_ps) * (int64_t)more;
 }
 
-/* Adds `more` micro-batches to the report of a job with n.  Each adds shift_ps; the parts of
+/* Makes the report of a job with n micro-batches one of all.  Each adds shift_ps; the parts of
  * `fewer`, a report with n - 1, say of what it consists (NULL: not asked). */
 static void extend(smp_report *report, const smp_report *fewer, const smp_job *job,
                    uint64_t n, int64_t shift_ps)
@@ -319,18 +358,17 @@ smp_status smp_evaluate_on(const smp_job *job, const smp_ranks *ranks, bool part
     if (st != SMP_OK) {
         return st;
     }
-    if (n < job->micro_batches) {
-        smp_report fewer;
-        if (parts) {
-            const smp_job less = with_micro_batches(job, n - 1);
-            st = smp_evaluate_fully(&less, errors, &fewer);
-            if (st != SMP_OK) {
-                return st;
-            }
-        }
-        extend(&last.report, parts ? &fewer : NULL, job, n, last.shift_ps);
-    }
     *report_p = last.report;
+    if (n < job->micro_batches && parts) { /* with n - 1 the host may hold up the end */
+        const smp_job next = with_micro_batches(job, n + 1);
+        st = smp_evaluate_fully(&next, errors, report_p);
+        if (st != SMP_OK) {
+            return st;
+        }
+        extend(report_p, &last.report, job, n + 1, last.shift_ps);
+    } else if (n < job->micro_batches) {
+        extend(report_p, NULL, job, n, last.shift_ps);
+    }
     if (alone_ps_p) {
         *alone_ps_p = last.alone_ps;
     }

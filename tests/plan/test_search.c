@@ -194,6 +194,43 @@ static void test_evaluate(void **state)
     assert_true(extended > 20);
 }
 
+/* A host that launches every kernel and takes about as long as the device: what it holds up in
+ * the first micro-batches, and the update, it does not later, when it is further ahead. */
+static void test_evaluate_host(void **state)
+{
+    static const char config[] =
+        "{\"model_type\": \"gpt2\", \"n_embd\": 48, \"n_head\": 4, \"n_positions\": 256, "
+        "\"vocab_size\": 101, \"n_layer\": 7}";
+    static const char *const pins[] = {"stack=fsdp1", "precision=fp32", "attention=naive",
+                                       "checkpointing=full", "micro_batch=1"};
+    small s = {.errors = smp_errors_create()};
+    (void)state;
+    check_ok(smp_model_parse(config, strlen(config), "tiny.json", "tiny", s.errors, &s.model),
+             s.errors);
+    check_ok(smp_cluster_read("p5.48xlarge", s.errors, &s.cluster), s.errors);
+    check_ok(smp_cluster_set_gpus(s.cluster, 7, s.errors), s.errors);
+    check_ok(smp_profile_read_for(s.cluster, s.errors, &s.profile), s.errors);
+    s.job = (smp_job){.model = s.model, .cluster = s.cluster, .profile = s.profile};
+    smp_settings_init(&s.job.settings);
+    for (size_t i = 0; i < sizeof pins / sizeof pins[0]; i++) {
+        small_pin(&s, pins[i]);
+    }
+    for (uint64_t seq_len = 190; seq_len <= 256; seq_len += 3) {
+        smp_report quick;
+        smp_report full;
+        int64_t step_ps = 0;
+        s.job.batch = (smp_batch){.seq_len = seq_len, .global_batch = (uint64_t)7 * 20};
+        check_ok(smp_job_resolve(&s.job, s.errors), s.errors);
+        check_ok(smp_evaluate(&s.job, true, s.errors, &quick, NULL, NULL), s.errors);
+        check_ok(smp_evaluate_fully(&s.job, s.errors, &full), s.errors);
+        check_equal_reports(&quick, &full);
+        check_i64(quick.time.launch_ps, full.time.launch_ps);
+        check_ok(smp_evaluate_time(&s.job, NULL, s.errors, &step_ps, NULL), s.errors);
+        check_i64(step_ps, full.step_ps);
+    }
+    small_destroy(&s);
+}
+
 /* No bound is above the truth, dominance holds, and sharing memory costs no time. */
 static void check_bounds(const small *s, const samples *all)
 {
@@ -633,7 +670,8 @@ static void test_expert_dimensions(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_space),    cmocka_unit_test(test_rules),
     cmocka_unit_test(test_count),
-    cmocka_unit_test(test_evaluate), cmocka_unit_test(test_bounds),
+    cmocka_unit_test(test_evaluate), cmocka_unit_test(test_evaluate_host),
+    cmocka_unit_test(test_bounds),
     cmocka_unit_test(test_monotonic_bounds),
     cmocka_unit_test(test_brute_force), cmocka_unit_test(test_uneven_nodes),
     cmocka_unit_test(test_deadline), cmocka_unit_test(test_fine_is_larger),
