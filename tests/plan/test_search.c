@@ -462,7 +462,7 @@ static void create_uneven(small *s, int i)
     check_ok(smp_cluster_set_gpus(s->cluster, gpus, s->errors), s->errors);
     check_ok(smp_profile_read_for(s->cluster, s->errors, &s->profile), s->errors);
     s->job = (smp_job){.model = s->model, .cluster = s->cluster, .profile = s->profile,
-                       .batch = {256, 2 * gpus}};
+                       .batch = {.seq_len = 256, .global_batch = 2 * gpus}};
     smp_settings_init(&s->job.settings);
     for (int pin = 0; pin < 3; pin++) {
         small_pin(s, pins[i][pin]);
