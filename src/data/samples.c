@@ -50,9 +50,10 @@ smp_status smp_samples_init(const smp_tokens *tokens, uint64_t seq, bool padded,
     } else {
         s.n = (facts->tokens - 1) / seq;
     }
-    if (s.n == 0 && padded) {
+    if ((s.n == 0 && padded) || (s.documents && facts->documents >= facts->tokens)) {
+        smp_samples_fini(&s);
         return smp_fail(errors, SMP_INPUT, &place,
-                        "%llu documents of one token: a sample needs two",
+                        "%llu documents of one token: none has a token to predict",
                         (unsigned long long)facts->documents);
     }
     if (s.n == 0) {

@@ -58,6 +58,8 @@ uint32_t smp_mpi_rank(void);
 /* Whether all ranks have the same value; each has to ask. */
 bool smp_mpi_agrees(uint64_t value);
 uint32_t smp_mpi_ranks(void);
+/* Place of this process among those of its machine, and their number. */
+void smp_mpi_here(uint32_t *rank_p, uint32_t *ranks_p);
 SMP_CHECK smp_status smp_mpi_create(double timeout_s, smp_errors *errors,
                                     smp_world **world_p);
 

@@ -88,6 +88,21 @@ uint32_t smp_mpi_ranks(void)
     return (uint32_t)ranks;
 }
 
+void smp_mpi_here(uint32_t *rank_p, uint32_t *ranks_p)
+{
+    int rank = 0, ranks = 1;
+    MPI_Comm here;
+
+    if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here)
+        == MPI_SUCCESS) {
+        (void)MPI_Comm_rank(here, &rank);
+        (void)MPI_Comm_size(here, &ranks);
+        (void)MPI_Comm_free(&here);
+    }
+    *rank_p = (uint32_t)rank;
+    *ranks_p = (uint32_t)ranks;
+}
+
 smp_status smp_mpi_create(double timeout_s, smp_errors *errors, smp_world **world_p)
 {
     (void)errors;

@@ -136,10 +136,17 @@ static const char *json_number(double x, char text[32])
     return isfinite(x) ? text : "null";
 }
 
+/* A run that has left its path has losses of many digits. */
+static const char *figure(double x, int digits, char text[32])
+{
+    (void)snprintf(text, 32, fabs(x) < 1e5 || !isfinite(x) ? "%.*f" : "%.*e", digits, shown(x));
+    return text;
+}
+
 static void print_step(smp_log *log, uint64_t step, const smp_exec_step *s,
                        uint64_t arena_bytes)
 {
-    char scale[32] = "", mfu[32] = "";
+    char scale[32] = "", mfu[32] = "", loss[32], norm[32];
 
     log->scaled = log->scaled || s->loss_scale > 1 || s->loss_scale < 1;
     if (log->scaled) {
@@ -150,8 +157,9 @@ static void print_step(smp_log *log, uint64_t step, const smp_exec_step *s,
     }
     wipe_bar(log);
     (void)fprintf(log->lines,
-                  "step %llu  loss %.6f  norm %.4f  lr %.3e%s  %.0f tokens/s%s  %s%s\n",
-                  (unsigned long long)(step + 1), shown(s->loss), shown(s->norm), s->lr, scale,
+                  "step %llu  loss %s  norm %s  lr %.3e%s  %.0f tokens/s%s  %s%s\n",
+                  (unsigned long long)(step + 1), figure(s->loss, 6, loss),
+                  figure(s->norm, 4, norm), s->lr, scale,
                   s->targets / s->seconds, mfu, smp_show_bytes(arena_bytes),
                   s->rows_cut > 0 ? "  moe_rows_factor has no room for the rows, skipped"
                   : s->skipped    ? "  overflow, skipped"

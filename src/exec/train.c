@@ -36,6 +36,7 @@ typedef struct training {
     const smp_comm_ops *comm;
     smp_world *world;
     uint32_t first, count;     /* ranks of this process */
+    uint32_t place;            /* of the first among the ranks of this machine */
     smp_log *log;              /* rank 0's, else NULL */
     smp_exec_result *result;
     uint32_t threads;
@@ -111,11 +112,11 @@ static void describe_rank(const training *t, uint32_t rank, FILE *stream)
 {
     static const char *const names[SMP_AXES] = { "tensor", "context", "shard", "expert",
                                                  "replica" };
-    uint32_t each = smp_cluster_gpus_per_node(t->job->cluster);
     smp_coords coords;
 
     smp_mesh_coords(t->mesh, rank, &coords);
-    (void)fprintf(stream, "rank %u of %u  local rank %u ", rank, t->job->world, rank % each);
+    (void)fprintf(stream, "rank %u of %u  local rank %u ", rank, t->job->world,
+                  t->place + rank - t->first);
     for (int i = 0; i < SMP_AXES; i++) {
         (void)fprintf(stream, " %s %u", names[i], coords.axis[i]);
     }
@@ -446,14 +447,15 @@ static void close_inputs(training *t)
     smp_init_rules_free(&t->init_rules);
 }
 
-static uint32_t threads_of(const smp_exec_options *options, uint32_t world)
+/* Of each of `ranks` ranks on this machine. */
+static uint32_t threads_of(const smp_exec_options *options, uint32_t ranks)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
 
     if (options->threads > 0) {
         return options->threads;
     }
-    return cores > (long)world ? (uint32_t)cores / world : 1;
+    return cores > (long)ranks ? (uint32_t)cores / ranks : 1;
 }
 
 #ifdef SMP_HAVE_MPI
@@ -492,11 +494,16 @@ static smp_status open_world(training *t, smp_errors *errors)
 
     t->comm = &smp_comm_threads;
     t->count = ranks;
+    t->threads = threads_of(t->options, ranks);
 #ifdef SMP_HAVE_MPI
     if (t->options->mpi) {
+        uint32_t ranks_here;
+
         t->comm = &smp_comm_mpi;
         t->first = smp_mpi_rank();
         t->count = 1;
+        smp_mpi_here(&t->place, &ranks_here);
+        t->threads = threads_of(t->options, ranks_here);
         if (smp_mpi_ranks() != ranks) {
             return smp_fail(errors, SMP_INPUT, NULL,
                             "the plan is for %u ranks, %u were started", ranks,
@@ -557,7 +564,6 @@ smp_status smp_exec_run(const smp_job *job, const smp_exec_options *options,
     training t = { .job = job, .options = options, .result = &result };
     smp_status status;
 
-    t.threads = threads_of(options, job->world);
     status = run_all(&t, errors);
     if (status == SMP_OK) {
         status = smp_log_close(t.log, errors);

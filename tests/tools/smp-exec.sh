@@ -133,6 +133,25 @@ compares() {
     cat "$work/out"
     return 1
 }
+# A step of no number, whether tasks run when issued or a step late: after the same lines.
+nan_later() {
+    for late in "" --async; do
+        # shellcheck disable=SC2086
+        wrong 1 "step 3: the loss is nan; the first task whose result is not finite is .* in " \
+            -d "$text" --steps 9 --set optimizer=sgd --clip 0 --lr 1e6 $late || return 1
+        cp "$work/out" "$work/out$late"
+    done
+    test "$(grep -c '^step [123]  ' "$work/out")" -eq 3 || return 1
+    sed 's/  [0-9]* tokens.*//' "$work/out" >"$work/a1"
+    sed 's/  [0-9]* tokens.*//' "$work/out--async" | cmp - "$work/a1"
+}
+# Data that cannot be read end the run when their step would begin, and not before.
+far_later() {
+    wrong 2 "later: token 255 at 900: .* has 200" -d "$work/later" --no-shuffle \
+        --model "$work/small.json" --metrics "$work/m" "$@" || return 1
+    # a step has 8 samples of 16 tokens
+    test "$(sed -n 's/^{"step": \([0-9]*\).*/\1/p' "$work/m" | tail -n 1)" -eq 7
+}
 least() { # bytes of the arena, as --dry-run says
     ends 0 -d "$text" --dry-run && sed -n 's/.*device arena \([0-9]*\) bytes.*/\1/p' "$work/out"
 }
@@ -146,6 +165,9 @@ memory() {
 printf '%s ' 0123456789 0123456789 0123456789 0123456789 0123456789 >"$work/few"
 printf 'AB\377' >"$work/far"
 cat "$text" >>"$work/far"
+head -c 900 "$text" >"$work/later"
+cat "$work/far" "$text" | tail -c +3 >>"$work/later"
+head -c 400 /dev/zero | tr '\0' '\n' >"$work/ends"
 i=0
 while test $i -lt 40; do echo ab; i=$((i + 1)); done >"$work/short"
 printf 'abc' >"$work/odd.bin"
@@ -153,7 +175,7 @@ echo 'head zeros' >"$work/rules"
 echo '*.1.input_layernorm.weight constant 3e38' >"$work/huge"
 sed 's/"vocab_size": 256/"vocab_size": 200/' "$work/tiny.json" >"$work/small.json"
 
-echo 1..48
+echo 1..52
 check "help" ends 0 --help
 check "trains" ends 0 -d "$text" --steps 2
 check "says what it does" says "^step 2  loss 5\.[0-9]*  norm .* tokens/s  mfu .* %  .*B" out
@@ -200,6 +222,10 @@ check "a token beyond the vocabulary" wrong 2 "far: token 255 at 2: .* has 200" 
     -d "$work/far" --no-shuffle --model "$work/small.json"
 check "an end of documents that cannot come" wrong 2 "--eot: 256: the model's vocabulary has 256" \
     -d "$text" --eot 256
+check "such a token in a later step" far_later
+check "which was begun beside the one before" far_later --async
+check "documents without a target" wrong 2 "ends: 400 documents of one token" -d "$work/ends" \
+    --eot 10
 check "a wrong shape" wrong 2 "--pad: square: must be" -d "$text" --pad square
 check "rules for nothing" wrong 2 "rules:1: 'head' matches no parameter" -d "$text" \
     --init-rules "$work/rules"
@@ -209,6 +235,7 @@ check "a plan beyond the memory" memory
 check "no number" wrong 1 "step 1: the loss is nan; .* in forward of layer 1, micro-batch 0" \
     -d "$text" --init-rules "$work/huge" --metrics "$work/nan"
 check "which is null in metrics" grep -q '"loss": null, "gradient_norm": null,' "$work/nan"
+check "no number in a later step" nan_later
 check "a full disk" full_disk
 check "a full disk of metrics" wrong 1 "/dev/full: writing failed: No space left" -d "$text" \
     --metrics /dev/full
