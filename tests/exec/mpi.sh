@@ -3,9 +3,7 @@
 # Ranks as processes of MPI: the conformance suite, the bits of ranks as threads, who is
 # missing.  Speaks TAP; runs in the build tree; skipped where mpirun cannot start ranks.
 set -u
-: "${srcdir:=.}"
-work=$(mktemp -d "${TMPDIR:-/tmp}/smp-mpi.XXXXXX") || exit 99
-trap 'rm -rf "$work"' EXIT
+. "${srcdir:=.}/tests/tap.sh"
 # Open MPI refuses root, and more ranks than cores, unless told so.
 OMPI_ALLOW_RUN_AS_ROOT=1
 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -19,23 +17,11 @@ if ! run -n 2 true >"$work/out" 2>&1; then
     echo "1..0 # SKIP mpirun does not start two ranks"
     exit 0
 fi
-number=0
-check() {
-    number=$((number + 1))
-    name=$1
-    shift
-    if "$@" >"$work/out" 2>&1; then
-        echo "ok $number - $name"
-    else
-        echo "not ok $number - $name"
-        sed 's/^/# /' "$work/out"
-    fi
-}
-says() {
+tells() {
     want=$1
     shift
     "$@" >"$work/said" 2>&1
-    grep -q -- "$want" "$work/said" || { cat "$work/said"; return 1; }
+    says "$want" said
 }
 model="$work/tiny.json"
 cat >"$model" <<END
@@ -104,13 +90,13 @@ check "three ranks conform" run -n 3 tests/exec/check_mpi
 check "ranks as processes train to the bits of ranks as threads" same_bits "$job"
 check "so they do with rows exchanged between expert ranks" same_bits "$expert_job"
 check "a killed rank takes the others down" killed
-check "who is missing is named" says "group all (ranks 0 1 2): not arrived: 2" \
+check "who is missing is named" tells "group all (ranks 0 1 2): not arrived: 2" \
     run -n 3 tests/exec/check_mpi late
 # shellcheck disable=SC2086
-check "a plan for other ranks is refused" says "the plan is for 4 ranks, 2 were started" \
+check "a plan for other ranks is refused" tells "the plan is for 4 ranks, 2 were started" \
     run -n 2 ./smp-exec $job
 check "what every rank finds is said once" said_once
 check "no bar is drawn into a file" no_bar
 # shellcheck disable=SC2086
-check "ranks with different options" says "different plans, data or options" \
+check "ranks with different options" tells "different plans, data or options" \
     run -n 2 ./smp-exec $job --lr 1e-3 : -n 2 ./smp-exec $job --lr 1e-2

@@ -4,32 +4,16 @@
 # they make, and a what-if on a plan is the same as one from its parts.  Speaks TAP; runs in the
 # build tree.
 set -u
-: "${srcdir:=.}"
-sim=${SMP_SIM:-./smp-sim}
-plan=${SMP_PLAN:-./smp-plan}
-work=$(mktemp -d "${TMPDIR:-/tmp}/first-steps.XXXXXX") || exit 99
-trap 'rm -rf "$work"' EXIT
+. "${srcdir:=.}/tests/tap.sh"
+sim=./smp-sim
+plan=./smp-plan
 job="--model $srcdir/configs/models/Llama-3.1-70B.json --cluster dgx-h100 --nodes 8
      --seq-len 8192 --global-batch 512"
 
-number=0
-# check NAME COMMAND...: the command must succeed.
-check() {
-    number=$((number + 1))
-    name=$1
-    shift
-    if "$@" >"$work/check" 2>&1; then
-        echo "ok $number - $name"
-    else
-        echo "not ok $number - $name"
-        sed 's/^/# /' "$work/check"
-    fi
-}
 # what_if ARGUMENT...: of the plan.
 what_if() {
     "$sim" "$work/plan.json" "$@" >"$work/out" 2>"$work/err" || { cat "$work/err"; return 1; }
 }
-says() { grep -q -- "$1" "$work/$2"; }
 # The step of the plan under other software, and that of the same settings without the plan,
 # whose values that a rule gave would be held against the software.
 same_without_plan() {

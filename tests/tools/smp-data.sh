@@ -3,43 +3,17 @@
 # smp-data from outside: round trips, exit statuses, messages.  Speaks TAP; runs in the build
 # tree.
 set -u
-: "${srcdir:=.}"
-work=$(mktemp -d "${TMPDIR:-/tmp}/smp-data.XXXXXX") || exit 99
-trap 'rm -rf "$work"' EXIT
+. "${srcdir:=.}/tests/tap.sh"
+program=./smp-data
 text="$srcdir/LICENSE"
 
-number=0
-check() {
-    number=$((number + 1))
-    name=$1
-    shift
-    if "$@" >"$work/check" 2>&1; then
-        echo "ok $number - $name"
-    else
-        echo "not ok $number - $name"
-        sed 's/^/# /' "$work/check"
-    fi
-}
-# wrong STATUS MESSAGE ARGUMENT...: that status and one line that holds MESSAGE.
-wrong() {
-    expected=$1
-    message=$2
-    shift 2
-    ./smp-data "$@" >"$work/out" 2>"$work/err"
-    found=$?
-    cat "$work/err"
-    test "$found" -eq "$expected" && test "$(wc -l <"$work/err")" -eq 1 &&
-        grep -q "^smp-data: " "$work/err" && grep -q -- "$message" "$work/err"
-}
 # round_trip ARGUMENT...: encoded so and decoded, the text is the same.
 round_trip() {
     ./smp-data encode "$text" -o "$work/t.bin" "$@" && ./smp-data decode "$work/t.bin" \
         >"$work/back" && cmp "$text" "$work/back"
 }
-says() {
-    ./smp-data info "$2" --eot 256 >"$work/info" && grep -q -- "$1" "$work/info" && return 0
-    cat "$work/info"
-    return 1
+tells() {
+    ./smp-data info "$2" --eot 256 >"$work/info" && says "$1" info
 }
 piped() {
     ./smp-data encode - -o - --format nanogpt <"$text" >"$work/p.bin" &&
@@ -50,13 +24,13 @@ part() { test "$(./smp-data decode "$work/t.bin" --first 2 --count 3)" = "$1"; }
 echo 1..22
 check "help" ./smp-data --help
 check "with a header and back" round_trip
-check "what is in it" says "format       llm.c, 2 bytes" "$work/t.bin"
+check "what is in it" tells "format       llm.c, 2 bytes" "$work/t.bin"
 check "without a header and back" round_trip --format nanogpt
 check "an end of text decodes to nothing" round_trip --eot 256
 printf 'abcdef' >"$work/a"
 check "two texts" ./smp-data encode "$work/a" "$work/a" --eot 256 -o "$work/t.bin"
-check "are two documents" says "2, of 7 to 7 tokens" "$work/t.bin"
-check "ids" says "97 to 256: a vocabulary of 257" "$work/t.bin"
+check "are two documents" tells "2, of 7 to 7 tokens" "$work/t.bin"
+check "ids" tells "97 to 256: a vocabulary of 257" "$work/t.bin"
 check "a part" part cde
 check "an end of text that no file of bytes has" wrong 2 "'257': must be a whole number from 0 to 256" \
     encode "$work/a" --eot 257 -o "$work/x.bin"

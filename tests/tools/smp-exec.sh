@@ -3,9 +3,7 @@
 # smp-exec from outside: exit statuses, messages, signals, files.  Speaks TAP; runs in the
 # build tree.
 set -u
-: "${srcdir:=.}"
-work=$(mktemp -d "${TMPDIR:-/tmp}/smp-exec.XXXXXX") || exit 99
-trap 'rm -rf "$work"' EXIT
+. "${srcdir:=.}/tests/tap.sh"
 if ! test -x ./smp-exec; then
     echo "1..0 # SKIP smp-exec is not built"
     exit 0
@@ -15,49 +13,11 @@ cat >"$work/tiny.json" <<END
  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
  "max_position_embeddings": 64, "tie_word_embeddings": false}
 END
+program=./smp-exec
 text="$srcdir/LICENSE"
 job="--model $work/tiny.json --cluster cpu --gpus 2 --seq-len 16 --global-batch 8
      --set precision=fp32 --set micro_batch=2"
 
-number=0
-check() {
-    number=$((number + 1))
-    name=$1
-    shift
-    if "$@" >"$work/check" 2>&1; then
-        echo "ok $number - $name"
-    else
-        echo "not ok $number - $name"
-        sed 's/^/# /' "$work/check"
-    fi
-}
-# ends STATUS ARGUMENT...: of smp-exec with the job; output in out and err.
-ends() {
-    expected=$1
-    shift
-    # shellcheck disable=SC2086
-    ./smp-exec $job "$@" >"$work/out" 2>"$work/err"
-    found=$?
-    test "$found" -eq "$expected" && return 0
-    echo "status $found, expected $expected"
-    cat "$work/out" "$work/err"
-    return 1
-}
-# wrong STATUS MESSAGE ARGUMENT...: that status and one line that holds MESSAGE.
-wrong() {
-    status=$1
-    message=$2
-    shift 2
-    ends "$status" "$@" || return 1
-    cat "$work/err"
-    test "$(wc -l <"$work/err")" -eq 1 && grep -q "^smp-exec: " "$work/err" &&
-        grep -q -- "$message" "$work/err"
-}
-says() {
-    grep -q -- "$1" "$work/$2" && return 0
-    cat "$work/$2"
-    return 1
-}
 full_disk() {
     # shellcheck disable=SC2086
     ./smp-exec $job -d "$text" >/dev/full 2>"$work/err"
