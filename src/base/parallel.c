@@ -2,11 +2,11 @@
 /* A loop on several threads: parallel.h. */
 #include "config.h"
 
+#include "base/host.h"
 #include "base/parallel.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <unistd.h>
 
 enum { MOST_THREADS = 64 };
 
@@ -19,8 +19,8 @@ typedef struct loop {
 
 uint32_t smp_processors(void)
 {
-    const long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 1 ? 1 : n > MOST_THREADS ? MOST_THREADS : (uint32_t)n;
+    const uint32_t n = smp_host_processors();
+    return n > MOST_THREADS ? MOST_THREADS : n;
 }
 
 static void *run(void *loop_)

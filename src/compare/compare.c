@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of predicted and measured times, one row a stored task of rank 0.
+ * The table of predicted and measured times, one row for each task of a segment of rank 0.
  */
 #include "config.h"
 
@@ -11,6 +11,7 @@
 #include "sim/sim.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct row {
     const char *segment, *name;
@@ -27,7 +28,33 @@ static int by_time(const void *a, const void *b)
     return p < q ? 1 : p > q ? -1 : 0;
 }
 
-static row *make_rows(const smp_simulation *s, const smp_exec_measured *m)
+static int by_name(const void *a, const void *b)
+{
+    const row *x = a, *y = b;
+    int order = strcmp(x->segment, y->segment);
+
+    return order != 0 ? order : strcmp(x->name, y->name);
+}
+
+/* Layers of other kinds have tasks of the same names: one row each. */
+static uint32_t join_rows(row *rows, uint32_t n)
+{
+    uint32_t last = 0;
+
+    qsort(rows, n, sizeof *rows, by_name);
+    for (uint32_t i = 1; i < n; i++) {
+        if (by_name(&rows[last], &rows[i]) != 0) {
+            rows[++last] = rows[i];
+            continue;
+        }
+        rows[last].predicted += rows[i].predicted;
+        rows[last].measured += rows[i].measured;
+        rows[last].runs += rows[i].runs;
+    }
+    return n > 0 ? last + 1 : 0;
+}
+
+static row *make_rows(const smp_simulation *s, const smp_exec_measured *m, uint32_t *n_p)
 {
     uint32_t c = s->step->classes->class_of_rank[0];
     const smp_program *p = s->step->programs[c];
@@ -45,49 +72,65 @@ static row *make_rows(const smp_simulation *s, const smp_exec_measured *m)
                              .runs = m->runs[t] };
         }
     }
-    qsort(rows, p->n_task, sizeof *rows, by_time);
+    *n_p = join_rows(rows, p->n_task);
+    qsort(rows, *n_p, sizeof *rows, by_time);
     return rows;
 }
 
-static double error_percent(double predicted, double measured)
+/* Of the prediction: what it is too long or too short, in parts of what was measured; as a
+ * ratio where it is many times that. */
+static const char *error_of(double predicted, double measured, char text[32])
 {
-    return measured > 0 ? 100 * (predicted / measured - 1) : 0;
+    double ratio = measured > 0 ? predicted / measured : 1;
+
+    if (ratio >= 10) {
+        (void)snprintf(text, 32, "%.0f times", ratio);
+    } else {
+        (void)snprintf(text, 32, "%.1f%%", 100 * (ratio - 1));
+    }
+    return text;
+}
+
+static void print_row(const row *r, FILE *stream)
+{
+    char error[32], runs[32] = "";
+
+    if (r->runs > 0) {
+        (void)snprintf(runs, sizeof runs, "%llu", (unsigned long long)r->runs);
+    }
+    (void)fprintf(stream, "%-16s %-24s %6s %9s %9s %10s\n", r->segment, r->name, runs,
+                  smp_show_seconds(r->predicted), smp_show_seconds(r->measured),
+                  error_of(r->predicted, r->measured, error));
 }
 
 static void print_rows(const row *rows, uint32_t n, FILE *stream)
 {
-    double predicted = 0, measured = 0;
+    row all = { .segment = "all tasks", .name = "" };
 
-    (void)fprintf(stream, "\n%-18s %-24s %6s %11s %11s %8s\n", "segment", "task", "runs",
+    (void)fprintf(stream, "\n%-16s %-24s %6s %9s %9s %10s\n", "segment", "task", "runs",
                   "predicted", "measured", "error");
     for (uint32_t i = 0; i < n; i++) {
-        predicted += rows[i].predicted;
-        measured += rows[i].measured;
+        all.predicted += rows[i].predicted;
+        all.measured += rows[i].measured;
         if (rows[i].runs > 0) {
-            (void)fprintf(stream, "%-18s %-24s %6llu %11s %11s %7.0f%%\n", rows[i].segment,
-                          rows[i].name, (unsigned long long)rows[i].runs,
-                          smp_show_seconds(rows[i].predicted),
-                          smp_show_seconds(rows[i].measured),
-                          error_percent(rows[i].predicted, rows[i].measured));
+            print_row(&rows[i], stream);
         }
     }
-    (void)fprintf(stream, "%-18s %-24s %6s %11s %11s %7.0f%%\n", "all tasks", "", "",
-                  smp_show_seconds(predicted), smp_show_seconds(measured),
-                  error_percent(predicted, measured));
+    print_row(&all, stream);
 }
 
 static void print_totals(const smp_simulation *s, const smp_exec_result *result, FILE *stream)
 {
     const smp_report *report = smp_simulation_report(s);
-    double step = result->measured.step_seconds;
+    const row step = { .segment = "step", .name = "",
+                       .predicted = report->step_time_s,
+                       .measured = result->measured.step_seconds };
 
-    (void)fprintf(stream, "%-18s %-24s %6s %11s %11s %7.0f%%\n", "step", "", "",
-                  smp_show_seconds(report->step_time_s), smp_show_seconds(step),
-                  error_percent(report->step_time_s, step));
-    (void)fprintf(stream, "%-18s %-24s %6s %11llu %11llu\n", "arena bytes", "", "",
+    print_row(&step, stream);
+    (void)fprintf(stream, "%-16s %39llu %12llu\n", "arena bytes",
                   (unsigned long long)report->memory.arena_bytes,
                   (unsigned long long)result->arena_bytes);
-    (void)fprintf(stream, "%-18s %-24s %6s %11llu %11llu\n", "host bytes", "", "",
+    (void)fprintf(stream, "%-16s %39llu %12llu\n", "host bytes",
                   (unsigned long long)report->memory.host_bytes,
                   (unsigned long long)result->host_arena_bytes);
 }
@@ -103,9 +146,10 @@ smp_status smp_compare(const smp_job *job, const smp_exec_result *result, FILE *
         status = smp_simulate(job, step, errors, &simulation);
     }
     if (status == SMP_OK) {
-        row *rows = make_rows(simulation, &result->measured);
+        uint32_t n;
+        row *rows = make_rows(simulation, &result->measured, &n);
 
-        print_rows(rows, result->measured.n_task, stream);
+        print_rows(rows, n, stream);
         print_totals(simulation, result, stream);
         free(rows);
     }

@@ -7,11 +7,11 @@
 
 #include "cost/figure.h"
 
+#include "base/host.h"
 #include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_NODES = 65536, MAX_GPUS_PER_NODE = 1024, MAX_NICS = 1024 };
 
@@ -58,20 +58,13 @@ static uint32_t read_count(const smp_reader *r, const char *key, bool required, 
     return (uint32_t)value;
 }
 
-/* "auto": what this host has. */
-static double host_memory(void)
-{
-    const long pages = sysconf(_SC_PHYS_PAGES);
-    const long page_bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page_bytes > 0 ? (double)pages * (double)page_bytes : 1073741824.0;
-}
-
 static uint32_t host_cores(void)
 {
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores < 1 ? 1 : cores > MAX_GPUS_PER_NODE ? MAX_GPUS_PER_NODE : (uint32_t)cores;
+    const uint32_t cores = smp_host_processors();
+    return cores > MAX_GPUS_PER_NODE ? MAX_GPUS_PER_NODE : cores;
 }
 
+/* "auto": what this host has. */
 static bool is_auto(const cJSON *value)
 {
     return cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0;
@@ -123,7 +116,7 @@ static void read_host(const smp_reader *r, smp_cluster *cluster)
     }
     smp_read_reject_unknown(&host, host_keys);
     cluster->amd_host = read_word(&host, "processor", processor_words) == 1;
-    const double here = host_memory();
+    const double here = (double)smp_host_memory_bytes();
     (void)smp_figure_read(&host, cluster->arena, "memory_bytes", true, 1e6, 1e16, &here,
                           &cluster->host_memory_bytes);
     (void)smp_figure_read(&host, cluster->arena, "pcie_Bps", true, 1e6, 1e15, NULL,
@@ -224,7 +217,7 @@ static smp_status cluster_from_json(const smp_json *json, const char *name, smp_
     (void)smp_figure_text(&r, arena, "title", false, &cluster->title);
     (void)smp_figure_text(&r, arena, "gpu", true, &cluster->gpu);
     read_counts(&r, cluster);
-    const double share = host_memory() / (double)cluster->gpus_per_node;
+    const double share = (double)smp_host_memory_bytes() / (double)cluster->gpus_per_node;
     (void)smp_figure_read(&r, arena, "gpu_memory_bytes", true, 1e6, 1e16, &share,
                           &cluster->memory_bytes);
     cluster->cores = cluster->gpus_per_node;

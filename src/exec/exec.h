@@ -106,9 +106,14 @@ SMP_CHECK smp_status smp_validation_create(const smp_samples *samples,
                                            uint64_t batches, smp_errors *errors,
                                            smp_validation **validation_p);
 void smp_validation_destroy(smp_validation *validation);
-/* Mean loss over the targets that count, the same on every rank; nothing is trained. */
+/* Mean loss over the targets that count, the same on every rank; nothing is trained.
+ * *stopped_p: a signal came (`stop`, or NULL) before it was complete, and there is no loss. */
 SMP_CHECK smp_status smp_validation_run(smp_validation *validation, smp_runner *runner,
-                                        smp_errors *errors, double *loss_p);
+                                        const atomic_bool *stop, smp_errors *errors,
+                                        double *loss_p, bool *stopped_p);
+/* All ranks stop at the same place: when any of them was asked to. */
+SMP_CHECK smp_status smp_exec_stops(smp_runner *runner, const atomic_bool *stop,
+                                    smp_errors *errors, bool *stop_p);
 /* A batch as the inputs of a step. */
 smp_inputs smp_exec_inputs(const smp_loaded *loaded, bool evaluating);
 

@@ -77,8 +77,9 @@ static void wipe_bar(smp_log *log)
     }
 }
 
-/* On a terminal: how far the run is, and how long the rest takes at the pace so far. */
-static void draw_bar(smp_log *log, uint64_t done)
+/* On a terminal: how far the run is, how long the rest takes at the pace so far, and the
+ * memory, which is the same in every step. */
+static void draw_bar(smp_log *log, uint64_t done, uint64_t arena_bytes)
 {
     enum { WIDTH = 30 };
     char bar[WIDTH + 1];
@@ -89,9 +90,9 @@ static void draw_bar(smp_log *log, uint64_t done)
         memset(bar, '.', WIDTH);
         memset(bar, '#', filled);
         bar[WIDTH] = '\0';
-        (void)fprintf(log->lines, "[%s] %llu of %llu, %d:%02d left", bar,
+        (void)fprintf(log->lines, "[%s] %llu of %llu, %d:%02d left, %s", bar,
                       (unsigned long long)done, (unsigned long long)log->steps,
-                      (int)(left / 60), (int)left % 60);
+                      (int)(left / 60), (int)left % 60, smp_show_bytes(arena_bytes));
         log->has_bar = true;
     }
 }
@@ -136,35 +137,31 @@ static const char *json_number(double x, char text[32])
     return isfinite(x) ? text : "null";
 }
 
-/* A run that has left its path has losses of many digits. */
-static const char *figure(double x, int digits, char text[32])
+/* In place of the rates of a step that trained. */
+static const char *why_skipped(const smp_exec_step *s)
 {
-    (void)snprintf(text, 32, fabs(x) < 1e5 || !isfinite(x) ? "%.*f" : "%.*e", digits, shown(x));
-    return text;
+    return s->rows_cut > 0 ? "skipped: moe_rows_factor has too few rows" : "skipped: overflow";
 }
 
 static void print_step(smp_log *log, uint64_t step, const smp_exec_step *s,
                        uint64_t arena_bytes)
 {
-    char scale[32] = "", mfu[32] = "", loss[32], norm[32];
+    char scale[32] = "", rates[64];
+    int n;
 
     log->scaled = log->scaled || s->loss_scale > 1 || s->loss_scale < 1;
     if (log->scaled) {
         (void)snprintf(scale, sizeof scale, "  scale %g", s->loss_scale);
     }
+    n = snprintf(rates, sizeof rates, "%.0f tok/s", s->targets / s->seconds);
     if (s->mfu > 0) {
-        (void)snprintf(mfu, sizeof mfu, "  mfu %.1f %%", 100 * s->mfu);
+        (void)snprintf(rates + n, sizeof rates - (size_t)n, "  mfu %.1f%%", 100 * s->mfu);
     }
     wipe_bar(log);
-    (void)fprintf(log->lines,
-                  "step %llu  loss %s  norm %s  lr %.3e%s  %.0f tokens/s%s  %s%s\n",
-                  (unsigned long long)(step + 1), figure(s->loss, 6, loss),
-                  figure(s->norm, 4, norm), s->lr, scale,
-                  s->targets / s->seconds, mfu, smp_show_bytes(arena_bytes),
-                  s->rows_cut > 0 ? "  moe_rows_factor has no room for the rows, skipped"
-                  : s->skipped    ? "  overflow, skipped"
-                                  : "");
-    draw_bar(log, step + 1);
+    (void)fprintf(log->lines, "step %llu  loss %#.6g  norm %.4g  lr %.3g%s  %s\n",
+                  (unsigned long long)(step + 1), shown(s->loss), shown(s->norm), s->lr, scale,
+                  s->skipped ? why_skipped(s) : rates);
+    draw_bar(log, step + 1, arena_bytes);
 }
 
 static smp_status add_step(smp_log *log, uint64_t step, const smp_exec_step *s,
@@ -216,7 +213,7 @@ smp_status smp_log_validation(smp_log *log, uint64_t step, double loss, double s
     char text[32];
     smp_status status;
 
-    smp_log_line(log, "step %llu  validation loss %.6f  %.1f s", (unsigned long long)step,
+    smp_log_line(log, "step %llu  validation loss %#.6g  %.1f s", (unsigned long long)step,
                  shown(loss), seconds);
     if (log->metrics) {
         (void)fprintf(log->metrics,

@@ -8,8 +8,11 @@
 #include "exec/run.h"
 #include "exec/store.h"
 
+#include "base/numeric.h"
+#include "base/text.h"
 #include "step/lower.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,8 +62,17 @@ static smp_status lower(smp_runner *r, smp_errors *errors)
 static smp_status check_memory(const smp_runner *r, smp_errors *errors)
 {
     uint64_t limit = r->options.device_memory_bytes, need = r->rank.program->arena_bytes;
+    uint64_t all = smp_add(need, r->rank.program->host_arena_bytes);
     const smp_place place = { .file = "--device-memory" };
 
+    if (r->options.host_share_bytes > 0 && all > r->options.host_share_bytes) {
+        char there[32];
+
+        (void)snprintf(there, sizeof there, "%s", smp_show_bytes(r->options.host_share_bytes));
+        return smp_fail(errors, SMP_INFEASIBLE, NULL,
+                        "the step program of rank %u needs %s, and this machine's memory has "
+                        "%s for each rank of it", r->rank.rank, smp_show_bytes(all), there);
+    }
     if (limit > 0 && need > limit) {
         return smp_fail(errors, SMP_INFEASIBLE, &place,
                         "%llu bytes: the step program of rank %u needs %llu",

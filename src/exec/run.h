@@ -18,6 +18,7 @@ typedef struct smp_runner_options {
     const smp_comm_ops *comm;
     smp_world *world;
     uint64_t device_memory_bytes; /* an arena that needs more is refused; 0: no limit */
+    uint64_t host_share_bytes;    /* so are both arenas, where all memory is the host's */
     bool measure;                 /* keep the times of every task of the last step */
     uint32_t without_wait;        /* tests leave out wait number n, from 1; 0: none */
     smp_hyper hyper;

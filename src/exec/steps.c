@@ -63,6 +63,26 @@ static smp_status note_step(smp_steps *w, const smp_begun *b, const smp_pass *pa
     return smp_log_step(w->log, pass->step, s, pass->rank.program->arena_bytes, w->errors);
 }
 
+/* A dynamic loss scale is found by steps that overflow, from 2^32 on with SMP's rule; one that
+ * is fixed, or 1, changes nothing about the next. */
+static smp_status check_skipped(smp_steps *w, const smp_pass *pass)
+{
+    enum { FIXED = 16, DYNAMIC = 64 };
+    bool fixed = pass->rank.hyper.loss_scale > 0;
+    bool rows = pass->scalars[SMP_SCALAR_ROWS] > 0;
+
+    w->skipped = pass->scalars[SMP_SCALAR_SKIP] > 0 ? w->skipped + 1 : 0;
+    if (w->skipped < (fixed || rows ? FIXED : DYNAMIC)) {
+        return SMP_OK;
+    }
+    return smp_fail(w->errors, SMP_SYSTEM, NULL,
+                    "step %llu: the last %llu steps updated nothing: %s",
+                    (unsigned long long)(pass->step + 1), (unsigned long long)w->skipped,
+                    rows ? "more rows came to an expert rank than moe_rows_factor has room for"
+                         : "gradients overflow; a lower learning rate, clipping or another "
+                           "precision may help");
+}
+
 /* The oldest step that was begun: waits for its end and says what it gave.  With `search` a
  * loss that is no number ends the run, all ranks looking for where it comes from. */
 static smp_status end_step(smp_steps *w, bool search)
@@ -77,6 +97,9 @@ static smp_status end_step(smp_steps *w, bool search)
     }
     if (status == SMP_OK && search && !isfinite(pass->scalars[SMP_SCALAR_LOSS])) {
         status = smp_runner_find_nan(w->runner, pass, w->errors);
+    }
+    if (status == SMP_OK) { /* so too */
+        status = check_skipped(w, pass);
     }
     if (status == SMP_OK && w->options->after_step) {
         w->options->after_step(w->options->context, w->runner, pass->step);

@@ -9,6 +9,7 @@
 #include "exec/steps.h"
 #include "exec/threads.h"
 
+#include "base/host.h"
 #include "base/numeric.h"
 #include "base/text.h"
 #include "mesh/settings.h"
@@ -19,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 /* A file cut into samples. */
 typedef struct corpus {
@@ -36,7 +36,7 @@ typedef struct training {
     const smp_comm_ops *comm;
     smp_world *world;
     uint32_t first, count;     /* ranks of this process */
-    uint32_t place;            /* of the first among the ranks of this machine */
+    uint32_t place, here;      /* of the first among the ranks of this machine; their number */
     smp_log *log;              /* rank 0's, else NULL */
     smp_exec_result *result;
     uint32_t threads;
@@ -67,9 +67,26 @@ void smp_exec_options_init(smp_exec_options *options)
 
 /* ---- validation and the end ---- */
 
-static smp_status validate(worker *w, uint64_t step)
+static smp_status note_validation(worker *w, uint64_t step, double loss, double seconds)
 {
     training *t = w->training;
+    smp_status status = SMP_OK;
+
+    if (w->rank == 0) {
+        t->result->validation_loss = loss;
+        status = smp_log_validation(t->log, step + 1, loss, seconds, w->errors);
+    }
+    if (status == SMP_OK && !isfinite(loss)) { /* on every rank */
+        status = smp_fail(w->errors, SMP_SYSTEM, NULL,
+                          "step %llu: the validation loss is %s, though that of training was "
+                          "finite: the last update may have left no usable parameters",
+                          (unsigned long long)(step + 1), isnan(loss) ? "nan" : "infinite");
+    }
+    return status;
+}
+
+static smp_status validate(worker *w, uint64_t step, bool *stop_p)
+{
     double start, loss = 0;
     smp_status status;
 
@@ -79,30 +96,24 @@ static smp_status validate(worker *w, uint64_t step)
     status = smp_steps_end(&w->steps);
     start = smp_now_s();
     if (status == SMP_OK) {
-        status = smp_validation_run(w->validation, w->runner, w->errors, &loss);
+        status = smp_validation_run(w->validation, w->runner, w->training->options->stop,
+                                    w->errors, &loss, stop_p);
     }
-    if (status == SMP_OK && w->rank == 0) {
-        t->result->validation_loss = loss;
-        status = smp_log_validation(t->log, step + 1, loss, smp_now_s() - start, w->errors);
-    }
-    return status;
+    return status == SMP_OK && !*stop_p
+               ? note_validation(w, step, loss, smp_now_s() - start) : status;
 }
 
-/* All ranks stop after the same step: when any of them was asked to. */
-static smp_status asked_to_stop(worker *w, bool *stop_p)
+/* One step and what follows it.  A signal that comes when all is done stops nothing. */
+static smp_status advance(worker *w, uint64_t step, bool *stop_p)
 {
-    const training *t = w->training;
-    float asked;
-    smp_status status;
+    const smp_exec_options *o = w->training->options;
+    smp_status status = smp_steps_take(&w->steps, step);
 
-    if (!t->options->stop) {
-        return SMP_OK;
+    if (status == SMP_OK
+        && (step + 1 < o->steps || smp_steps_validates_after(&w->steps, step))) {
+        status = smp_exec_stops(w->runner, o->stop, w->errors, stop_p);
     }
-    asked = atomic_load(t->options->stop) ? 1.0f : 0.0f;
-    status = w->runner->everyone.ops->all_reduce(w->runner->everyone.channel, &asked, 1,
-                                                 SMP_F32, 1.0f, w->errors);
-    *stop_p = asked > 0;
-    return status;
+    return status == SMP_OK && !*stop_p ? validate(w, step, stop_p) : status;
 }
 
 /* ---- a rank ---- */
@@ -172,6 +183,7 @@ static smp_status make_runner(worker *w)
                                    .comm = t->comm,
                                    .world = t->world,
                                    .device_memory_bytes = t->options->device_memory_bytes,
+                                   .host_share_bytes = smp_host_memory_bytes() / t->here,
                                    .measure = t->options->trace || t->options->measure,
                                    .hyper = t->options->hyper };
     smp_status status = smp_runner_create(t->job, t->mesh, w->rank, &options, w->errors,
@@ -278,13 +290,7 @@ static void *rank_main(void *argument)
 
     w->status = start(w);
     for (uint64_t step = 0; step < t->options->steps && w->status == SMP_OK && !stop; step++) {
-        w->status = smp_steps_take(&w->steps, step);
-        if (w->status == SMP_OK) {
-            w->status = asked_to_stop(w, &stop);
-        }
-        if (w->status == SMP_OK && !stop) {
-            w->status = validate(w, step);
-        }
+        w->status = advance(w, step, &stop);
     }
     if (w->status == SMP_OK) {
         w->status = smp_steps_end(&w->steps);
@@ -450,12 +456,12 @@ static void close_inputs(training *t)
 /* Of each of `ranks` ranks on this machine. */
 static uint32_t threads_of(const smp_exec_options *options, uint32_t ranks)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t cores = smp_host_processors();
 
     if (options->threads > 0) {
         return options->threads;
     }
-    return cores > (long)ranks ? (uint32_t)cores / ranks : 1;
+    return cores > ranks ? cores / ranks : 1;
 }
 
 #ifdef SMP_HAVE_MPI
@@ -494,16 +500,13 @@ static smp_status open_world(training *t, smp_errors *errors)
 
     t->comm = &smp_comm_threads;
     t->count = ranks;
-    t->threads = threads_of(t->options, ranks);
+    t->here = ranks;
 #ifdef SMP_HAVE_MPI
     if (t->options->mpi) {
-        uint32_t ranks_here;
-
         t->comm = &smp_comm_mpi;
         t->first = smp_mpi_rank();
         t->count = 1;
-        smp_mpi_here(&t->place, &ranks_here);
-        t->threads = threads_of(t->options, ranks_here);
+        smp_mpi_here(&t->place, &t->here);
         if (smp_mpi_ranks() != ranks) {
             return smp_fail(errors, SMP_INPUT, NULL,
                             "the plan is for %u ranks, %u were started", ranks,
@@ -546,6 +549,7 @@ static smp_status run_all(training *t, smp_errors *errors)
     }
     if (status == SMP_OK) {
         status = open_world(t, errors);
+        t->threads = threads_of(t->options, t->here);
     }
     if (status == SMP_OK && t->first == 0) {
         status = smp_log_create(t->options, errors, &t->log);

@@ -59,34 +59,62 @@ void smp_validation_destroy(smp_validation *v)
     free(v);
 }
 
-smp_status smp_validation_run(smp_validation *v, smp_runner *r, smp_errors *errors,
-                              double *loss_p)
+smp_status smp_exec_stops(smp_runner *r, const atomic_bool *stop, smp_errors *errors,
+                          bool *stop_p)
 {
-    smp_loader *loader = NULL;
+    float asked;
+    smp_status status;
+
+    *stop_p = false;
+    if (!stop) {
+        return SMP_OK;
+    }
+    asked = atomic_load(stop) ? 1.0f : 0.0f;
+    status = r->everyone.ops->all_reduce(r->everyone.channel, &asked, 1, SMP_F32, 1.0f, errors);
+    *stop_p = asked > 0;
+    return status;
+}
+
+/* Sums of the losses of the targets, and how many there are. */
+typedef struct sums { double loss, targets; } sums;
+
+static smp_status add_batch(smp_loader *loader, smp_runner *r, smp_errors *errors, sums *to)
+{
     const smp_loaded *loaded = NULL;
     const smp_pass *pass = NULL;
-    double sum = 0, targets = 0;
+    smp_status status = smp_loader_next(loader, errors, &loaded);
+
+    if (status == SMP_OK) {
+        const smp_inputs inputs = smp_exec_inputs(loaded, true);
+
+        status = smp_runner_step(r, &inputs, errors, &pass);
+    }
+    if (status == SMP_OK) {
+        to->loss += (double)pass->scalars[SMP_SCALAR_LOSS] * loaded->targets_counted;
+        to->targets += loaded->targets_counted;
+    }
+    return status;
+}
+
+smp_status smp_validation_run(smp_validation *v, smp_runner *r, const atomic_bool *stop,
+                              smp_errors *errors, double *loss_p, bool *stopped_p)
+{
+    smp_loader *loader = NULL;
+    sums all = { 0 };
     const uint64_t trained = r->rank.job->batch.seq_len; /* the shape of the last step */
     smp_status status = smp_loader_create(v->samples, &v->options, errors, &loader);
 
-    for (uint64_t i = 0; i < v->batches && status == SMP_OK; i++) {
-        status = smp_loader_next(loader, errors, &loaded);
-        if (status == SMP_OK) {
-            const smp_inputs inputs = smp_exec_inputs(loaded, true);
-
-            status = smp_runner_step(r, &inputs, errors, &pass);
-        }
-        if (status == SMP_OK) {
-            sum += (double)pass->scalars[SMP_SCALAR_LOSS] * loaded->targets_counted;
-            targets += loaded->targets_counted;
+    *stopped_p = false;
+    for (uint64_t i = 0; i < v->batches && status == SMP_OK && !*stopped_p; i++) {
+        status = add_batch(loader, r, errors, &all);
+        if (status == SMP_OK && i + 1 < v->batches) {
+            status = smp_exec_stops(r, stop, errors, stopped_p);
         }
     }
     smp_loader_destroy(loader);
     if (status == SMP_OK) {
         status = smp_runner_shape(r, trained, errors);
     }
-    if (status == SMP_OK) {
-        *loss_p = sum / targets;
-    }
+    *loss_p = all.loss / all.targets;
     return status;
 }
