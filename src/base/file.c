@@ -162,6 +162,14 @@ smp_status smp_file_write(const char *path, const char *bytes, size_t n, smp_err
     return smp_file_commit(file, errors);
 }
 
+smp_status smp_read_status(int error)
+{
+    return error == ENOENT || error == ENOTDIR || error == EISDIR || error == EACCES
+                   || error == ELOOP || error == ENAMETOOLONG
+               ? SMP_INPUT
+               : SMP_SYSTEM;
+}
+
 smp_status smp_make_directory(const char *path, smp_errors *errors)
 {
     smp_text text = {0};

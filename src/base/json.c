@@ -244,10 +244,7 @@ smp_status smp_json_parse(const char *text, size_t n, const char *name, smp_erro
 
 static smp_status fail_read(const char *path, int error, smp_errors *errors)
 {
-    bool user = error == ENOENT || error == ENOTDIR || error == EISDIR || error == EACCES
-             || error == ELOOP || error == ENAMETOOLONG;
-
-    return smp_fail(errors, user ? SMP_INPUT : SMP_SYSTEM, &(smp_place){.file = path},
+    return smp_fail(errors, smp_read_status(error), &(smp_place){.file = path},
                     "cannot be read: %s", strerror(error));
 }
 

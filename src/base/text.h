@@ -55,6 +55,10 @@ SMP_CHECK smp_status smp_file_write(const char *path, const char *bytes, size_t 
 /* Flushes a stream such as stdout and fails when anything written to it was lost. */
 SMP_CHECK smp_status smp_stream_check(FILE *stream, const char *name, smp_errors *errors);
 
+/* Of an input that cannot be read: SMP_INPUT where `error`, an errno, is of the path (not
+ * there, a directory, not permitted), else SMP_SYSTEM. */
+smp_status smp_read_status(int error);
+
 /* Makes a directory, and those above it, where they are missing. */
 SMP_CHECK smp_status smp_make_directory(const char *path, smp_errors *errors);
 

@@ -43,8 +43,7 @@ static smp_status map_open(const char *path, int file, smp_errors *errors, smp_m
     void *at;
 
     if (file < 0 || fstat(file, &facts) != 0) {
-        return smp_fail(errors, errno == ENOENT ? SMP_INPUT : SMP_SYSTEM, &place, "%s",
-                        strerror(errno));
+        return smp_fail(errors, smp_read_status(errno), &place, "%s", strerror(errno));
     }
     if (!S_ISREG(facts.st_mode)) {
         return smp_fail(errors, SMP_INPUT, &place, "not a file with tokens or text");

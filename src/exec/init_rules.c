@@ -7,6 +7,7 @@
 #include "exec/init_rules.h"
 
 #include "base/arena.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <float.h>
@@ -67,12 +68,38 @@ static const word *find_word(const char *name)
     return NULL;
 }
 
-static bool read_number(const char *text, double *value_p)
+static smp_status read_number(const char *text, const word *w, const smp_place *place,
+                              smp_errors *errors, double *value_p)
 {
     char *end = NULL;
 
-    *value_p = text ? strtod(text, &end) : 0;
-    return text && end != text && *end == '\0' && fabs(*value_p) <= (double)FLT_MAX;
+    if (!text) {
+        return smp_fail(errors, SMP_INPUT, place, "%s needs %u number%s behind it", w->name,
+                        w->numbers, w->numbers > 1 ? "s" : "");
+    }
+    *value_p = strtod(text, &end);
+    if (end == text || *end != '\0') {
+        return smp_fail(errors, SMP_INPUT, place, "%s: '%s' is no number", w->name, text);
+    }
+    if (!(fabs(*value_p) <= (double)FLT_MAX)) {
+        return smp_fail(errors, SMP_INPUT, place, "%s: '%s' is not finite in fp32", w->name,
+                        text);
+    }
+    return SMP_OK;
+}
+
+static smp_status check_numbers(const word *w, const double numbers[2],
+                                const smp_place *place, smp_errors *errors)
+{
+    if (w->kind == SMP_INIT_NORMAL && numbers[1] < 0) {
+        return smp_fail(errors, SMP_INPUT, place, "normal: DEVIATION, %g, is below 0",
+                        numbers[1]);
+    }
+    if (w->kind == SMP_INIT_UNIFORM && numbers[1] < numbers[0]) {
+        return smp_fail(errors, SMP_INPUT, place, "uniform: HIGH, %g, is below LOW, %g",
+                        numbers[1], numbers[0]);
+    }
+    return SMP_OK;
 }
 
 static smp_status read_line(char *line, const smp_place *place, smp_errors *errors,
@@ -96,17 +123,18 @@ static smp_status read_line(char *line, const smp_place *place, smp_errors *erro
                         name ? name : "");
     }
     for (uint32_t i = 0; i < w->numbers; i++) {
-        if (!read_number(strtok_r(NULL, blanks, &rest), &numbers[i])) {
-            return smp_fail(errors, SMP_INPUT, place, "%s needs %u numbers behind it", w->name,
-                            w->numbers);
+        if (read_number(strtok_r(NULL, blanks, &rest), w, place, errors, &numbers[i])
+            != SMP_OK) {
+            return SMP_INPUT;
         }
     }
     extra = strtok_r(NULL, blanks, &rest);
-    if (extra || (w->kind == SMP_INIT_NORMAL && numbers[1] < 0)
-        || (w->kind == SMP_INIT_UNIFORM && numbers[1] < numbers[0])) {
-        return smp_fail(errors, SMP_INPUT, place, "%s: %s", w->name,
-                        extra ? "more words than it takes"
-                              : "a deviation is not below 0, nor is HIGH below LOW");
+    if (extra) {
+        return smp_fail(errors, SMP_INPUT, place, "%s: '%s' is more than it takes", w->name,
+                        extra);
+    }
+    if (check_numbers(w, numbers, place, errors) != SMP_OK) {
+        return SMP_INPUT;
     }
     rule.kind = w->kind;
     rule.a = w->numbers > 0 ? numbers[0] : w->a;
@@ -179,7 +207,7 @@ static smp_status read_lines(const char *path, FILE *file, smp_errors *errors,
         status = status == SMP_OK ? one : status;
     }
     if (ferror(file)) {
-        status = smp_fail(errors, SMP_SYSTEM, &(smp_place){ .file = path }, "%s",
+        status = smp_fail(errors, smp_read_status(errno), &(smp_place){ .file = path }, "%s",
                           strerror(errno));
     }
     free(line);
@@ -194,8 +222,8 @@ smp_status smp_init_rules_read(const char *path, const smp_model *model, smp_err
     smp_status status;
 
     if (!file) {
-        return smp_fail(errors, errno == ENOENT ? SMP_INPUT : SMP_SYSTEM,
-                        &(smp_place){ .file = path }, "%s", strerror(errno));
+        return smp_fail(errors, smp_read_status(errno), &(smp_place){ .file = path }, "%s",
+                        strerror(errno));
     }
     status = read_lines(path, file, errors, &rules);
     (void)fclose(file);

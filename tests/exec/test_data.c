@@ -386,8 +386,8 @@ static void rules_of_initial_values(void **state)
     static const struct { const char *text, *part; } wrong[] = {
         { "lm_head.weight normal 0", ":1: normal needs 2 numbers" },
         { "\nlm_head.weight gauss 0 1", ":2: 'gauss' after the pattern" },
-        { "lm_head.weight zeros 1", "more words" },
-        { "lm_head.weight uniform 1 0", "HIGH below LOW" },
+        { "lm_head.weight zeros 1", "is more than it takes" },
+        { "lm_head.weight uniform 1 0", "is below LOW" },
         { "head zeros", "'head' matches no parameter" },
     };
     tiny t;
