@@ -291,9 +291,26 @@ static void read_predicted(const smp_reader *root, smp_planned *planned)
     planned->has_predicted = true;
 }
 
+/* The file that is at hand when somebody has no plan yet. */
+static bool is_model(const smp_reader *root)
+{
+    return !smp_read_member(root, "smp_plan", false) &&
+           (smp_read_member(root, "model_type", false) ||
+            smp_read_member(root, "architectures", false));
+}
+
 static bool read_version(const smp_reader *root)
 {
     uint64_t version = 0;
+    if (is_model(root)) {
+        const smp_place place = {.file = smp_json_place(root->json, root->object).file};
+        const smp_status st =
+            smp_fail(root->errors, SMP_INPUT, &place,
+                     "is a model's config.json and no plan: smp-plan makes a plan of it, and "
+                     "--model takes it as it is");
+        (void)st;
+        return false;
+    }
     if (!smp_read_u64(root, "smp_plan", true, 0, UINT64_MAX, &version)) {
         return false;
     }
