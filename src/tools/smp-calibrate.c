@@ -8,7 +8,7 @@
 #endif
 
 #include "smp.h"
-#include "tools/cli.h"
+#include "tools/paths.h"
 
 #include <string.h>
 
@@ -77,10 +77,18 @@ static smp_status run(const options *o, smp_errors *errors)
 {
     char name[256];
     const char *profile = o->profile;
+    cli_paths paths = {0};
     if ((o->from.count == 0) != (o->like != NULL)) {
         return smp_fail(errors, SMP_INPUT, NULL,
                         "either --from, a CSV file of measured rows, or --like, a profile, "
                         "must be given");
+    }
+    for (size_t i = 0; i < o->from.count; i++) {
+        cli_paths_read(&paths, "--from", o->from.values[i]);
+    }
+    cli_paths_write(&paths, "-o", o->output, "");
+    if (cli_paths_check(&paths, errors) != SMP_OK) {
+        return SMP_INPUT;
     }
     if (!profile && o->output && name_of(o->output, name, sizeof name)) {
         profile = name;

@@ -5,12 +5,11 @@
 #include "config.h"
 
 #include "data/tokens.h"
-#include "tools/cli.h"
+#include "tools/paths.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct options {
@@ -174,15 +173,15 @@ static smp_status encode_file(smp_tokens_writer *writer, const char *path, smp_e
     int byte;
 
     if (!file) {
-        return smp_fail(errors, errno == ENOENT ? SMP_INPUT : SMP_SYSTEM, &place, "%s",
-                        strerror(errno));
+        return smp_fail(errors, SMP_INPUT, &place, "%s", strerror(errno));
     }
     errno = 0;
     while ((byte = getc(file)) != EOF) {
         smp_tokens_put(writer, (uint16_t)byte);
     }
-    if (ferror(file)) { /* a directory, too */
-        status = smp_fail(errors, SMP_SYSTEM, &place, "%s", strerror(errno));
+    if (ferror(file)) {
+        status = smp_fail(errors, errno == EISDIR ? SMP_INPUT : SMP_SYSTEM, &place, "%s",
+                          strerror(errno));
     }
     if (!standard) {
         (void)fclose(file);
@@ -193,16 +192,13 @@ static smp_status encode_file(smp_tokens_writer *writer, const char *path, smp_e
 /* The output would replace what is read. */
 static smp_status check_apart(const char *output, const cli_list *texts, smp_errors *errors)
 {
-    const smp_place place = { .file = output };
-    struct stat out, in;
+    cli_paths paths = { 0 };
 
-    for (size_t i = 1; stat(output, &out) == 0 && i < texts->count; i++) {
-        if (S_ISREG(out.st_mode) && stat(texts->values[i], &in) == 0 && in.st_dev == out.st_dev
-            && in.st_ino == out.st_ino) {
-            return smp_fail(errors, SMP_INPUT, &place, "is also what is read: give another -o");
-        }
+    cli_paths_write(&paths, "-o", output, "");
+    for (size_t i = 1; i < texts->count; i++) {
+        cli_paths_read(&paths, "text", texts->values[i]);
     }
-    return SMP_OK;
+    return cli_paths_check(&paths, errors);
 }
 
 static smp_status encode(const options *o, const cli_list *texts, smp_errors *errors)
@@ -289,12 +285,17 @@ static smp_status write_text(const options *o, const smp_tokens *tokens, uint64_
 static smp_status decode(const options *o, const char *path, smp_errors *errors)
 {
     smp_tokens *tokens = NULL;
+    cli_paths paths = { 0 };
     uint64_t first = 0, n, end;
-    smp_status status = check_tokenizer(o, errors);
+    smp_status status = check_tokenizer(o, errors), apart;
 
     if (status == SMP_OK && o->first) {
         status = cli_number("--first", o->first, 0, UINT32_MAX, errors, &first);
     }
+    cli_paths_read_tokens(&paths, "tokens", path);
+    cli_paths_write(&paths, "-o", o->output, "");
+    apart = cli_paths_check(&paths, errors);
+    status = status == SMP_OK ? apart : status;
     if (status == SMP_OK) {
         status = smp_tokens_open(path, SMP_NO_SEPARATOR, errors, &tokens);
     }

@@ -6,7 +6,7 @@
 #include "config.h"
 #endif
 
-#include "tools/cli.h"
+#include "tools/paths.h"
 #include "tools/quantity.h"
 
 typedef struct options {
@@ -270,10 +270,27 @@ static smp_status check_options(const options *o, smp_errors *errors)
     return SMP_OK;
 }
 
+/* Plots leave their data beside them. */
+static smp_status check_paths(const options *o, const char *plan_path, smp_errors *errors)
+{
+    cli_paths paths = {0};
+    cli_paths_read_job(&paths, &o->job, plan_path);
+    cli_paths_read(&paths, "--lengths", o->lengths.lengths);
+    cli_paths_write(&paths, "--trace", o->trace, "");
+    cli_paths_write(&paths, "--memory-plot", o->memory_plot, "");
+    cli_paths_write(&paths, "--memory-plot", o->memory_plot, ".dat");
+    cli_paths_write(&paths, "--timeline-plot", o->timeline_plot, "");
+    cli_paths_write(&paths, "--timeline-plot", o->timeline_plot, ".dat");
+    return cli_paths_check(&paths, errors);
+}
+
 static smp_status simulate(const options *o, const char *plan_path, smp_errors *errors)
 {
     cli_inputs inputs;
     smp_status status = check_options(o, errors);
+    if (status == SMP_OK) {
+        status = check_paths(o, plan_path, errors);
+    }
     if (status != SMP_OK) {
         return status;
     }

@@ -21,7 +21,7 @@ piped() {
 }
 part() { test "$(./smp-data decode "$work/t.bin" --first 2 --count 3)" = "$1"; }
 
-echo 1..22
+echo 1..24
 check "help" ./smp-data --help
 check "with a header and back" round_trip
 check "what is in it" tells "format       llm.c, 2 bytes" "$work/t.bin"
@@ -46,9 +46,13 @@ check "truncated" wrong 2 "not complete" info "$work/cut.bin"
 printf '\377\377' >"$work/far.bin"
 check "a token of another tokenizer" wrong 2 "token 65535 at 0" decode "$work/far.bin"
 check "a full disk" wrong 1 "No space left" encode "$text" --format nanogpt -o /dev/full
-check "a directory" wrong 1 "directory" encode "$srcdir" -o "$work/x.bin"
+check "a directory" wrong 2 "directory" encode "$srcdir" -o "$work/x.bin"
 head -c 1000 "$work/t.bin" >"$work/head.bin"
 check "a part of a header" wrong 2 "begins as llm.c's header" info "$work/head.bin"
 cp "$text" "$work/own"
 check "an output that is read" wrong 2 "is also what is read" encode "$work/own" -o "$work/own"
 check "which is left as it was" cmp "$text" "$work/own"
+cp "$work/head.bin" "$work/before"
+check "nor is one that is decoded" wrong 2 "is also what is read as tokens" decode "$work/head.bin" \
+    -o "$work/head.bin"
+check "which is left, too" cmp "$work/head.bin" "$work/before"

@@ -120,6 +120,12 @@ check "plot of no known kind" bad "must end in" $small --memory-plot "$work/m.pd
 check "full disk" full_disk $small
 check "full disk, JSON" full_disk $small --json
 check "closed pipe" closed_pipe $small --program
+check "a trace over its model" bad "is also what is read as --model" --model "$work/long.json" \
+    --cluster dgx-h100 --trace "$work/long.json"
+check "two plots in one" bad "is also what --memory-plot writes" $small \
+    --memory-plot "$work/m.svg" --timeline-plot "$work/m.svg"
+check "a model for a plan" bad "is a model's config.json and no plan" \
+    "$srcdir/examples/small.json"
 check "no such folder" ends 1 $small --trace "$work/none/t.json"
 }
 echo "1..$number"
