@@ -109,14 +109,31 @@ smp_status cli_number(const char *option, const char *text, uint64_t low, uint64
     return SMP_OK;
 }
 
-smp_status cli_real(const char *option, const char *text, smp_errors *errors, double *value_p)
+/* 1e6, not 1e+06. */
+static const char *show_bound(double bound, char text[32])
+{
+    snprintf(text, 32, "%g", bound);
+    char *plus = strstr(text, "e+");
+    if (plus) {
+        const char *digits = plus + 2 + strspn(plus + 2, "0");
+        memmove(plus + 1, digits, strlen(digits) + 1);
+    }
+    return text;
+}
+
+smp_status cli_real(const char *option, const char *text, cli_range range, smp_errors *errors,
+                    double *value_p)
 {
     smp_place where = {.file = option};
+    char low[32];
+    char high[32];
     char *end = NULL;
     double value = strtod(text, &end);
-    if (end == text || *end != '\0' || !(value >= 0 && value <= 1e15)) {
-        return smp_fail(errors, SMP_INPUT, &where, "'%s': must be a number from 0 to 1e15",
-                        text);
+    if (end == text || *end != '\0' || !(value >= range.low && value <= range.high) ||
+        (range.below && value >= range.high)) {
+        return smp_fail(errors, SMP_INPUT, &where, "'%s': must be a number from %s to %s%s",
+                        text, show_bound(range.low, low), range.below ? "less than " : "",
+                        show_bound(range.high, high));
     }
     *value_p = value;
     return SMP_OK;
@@ -126,6 +143,10 @@ static smp_status store(const cli_option *row, const char *shown, const char *te
                         void *fields, smp_errors *errors)
 {
     void *field = (char *)fields + row->offset;
+    const bool ranged = row->high > 0;
+    const uint64_t low = ranged ? (uint64_t)row->low : 1;
+    const uint64_t high = ranged ? (uint64_t)row->high : UINT32_MAX;
+    const cli_range range = {row->low, ranged ? row->high : 1e15, row->below};
     uint64_t number = 0;
     switch (row->kind) {
     case CLI_KIND_FLAG:
@@ -138,15 +159,15 @@ static smp_status store(const cli_option *row, const char *shown, const char *te
         list_add(field, text);
         return SMP_OK;
     case CLI_KIND_DOUBLE:
-        return cli_real(shown, text, errors, field);
+        return cli_real(shown, text, range, errors, field);
     case CLI_KIND_U32:
-        if (cli_number(shown, text, 1, UINT32_MAX, errors, &number) == SMP_OK) {
+        if (cli_number(shown, text, low, high, errors, &number) == SMP_OK) {
             *(uint32_t *)field = (uint32_t)number;
             return SMP_OK;
         }
         return SMP_INPUT;
     case CLI_KIND_U64:
-        if (cli_number(shown, text, 1, UINT32_MAX, errors, &number) == SMP_OK) {
+        if (cli_number(shown, text, low, high, errors, &number) == SMP_OK) {
             *(uint64_t *)field = number;
             return SMP_OK;
         }

@@ -33,12 +33,16 @@ typedef struct cli_option {
     const char *argument; /* name of the value in the help; NULL: takes none */
     size_t offset; /* of the field: bool, const char *, uint32_t, uint64_t, double, cli_list */
     const char *help;
+    double low, high;     /* of a number; both 0: from 1, or a real one from 0 to 1e15 */
+    bool below;           /* and it is less than `high` */
 } cli_option;
 
 #define CLI_HEADING(title) {.kind = CLI_KIND_HEADING, .help = (title)}
 #define CLI_ROW_(kind_, name_, letter_, argument_, type, field, help_)                        \
+    CLI_RANGE_ROW_(kind_, name_, letter_, argument_, type, field, 0, 0, help_)
+#define CLI_RANGE_ROW_(kind_, name_, letter_, argument_, type, field, low_, high_, help_)     \
     {.name = (name_), .letter = (letter_), .kind = (kind_), .argument = (argument_),          \
-     .offset = offsetof(type, field), .help = (help_)}
+     .offset = offsetof(type, field), .help = (help_), .low = (low_), .high = (high_)}
 #define CLI_FLAG(name, letter, type, field, help)                                             \
     CLI_ROW_(CLI_KIND_FLAG, name, letter, NULL, type, field, help)
 #define CLI_TEXT(name, letter, argument, type, field, help)                                   \
@@ -49,6 +53,17 @@ typedef struct cli_option {
     CLI_ROW_(CLI_KIND_U64, name, letter, argument, type, field, help)
 #define CLI_DOUBLE(name, letter, argument, type, field, help)                                 \
     CLI_ROW_(CLI_KIND_DOUBLE, name, letter, argument, type, field, help)
+/* Numbers from `low` to `high`, both included; whole ones below 2^53. */
+#define CLI_U32_IN(name, letter, argument, type, field, low, high, help)                      \
+    CLI_RANGE_ROW_(CLI_KIND_U32, name, letter, argument, type, field, low, high, help)
+#define CLI_U64_IN(name, letter, argument, type, field, low, high, help)                      \
+    CLI_RANGE_ROW_(CLI_KIND_U64, name, letter, argument, type, field, low, high, help)
+#define CLI_DOUBLE_IN(name, letter, argument, type, field, low, high, help)                   \
+    CLI_RANGE_ROW_(CLI_KIND_DOUBLE, name, letter, argument, type, field, low, high, help)
+/* From 0 to less than `high_`. */
+#define CLI_DOUBLE_BELOW(name_, letter_, argument_, type, field, high_, help_)                \
+    {.name = (name_), .letter = (letter_), .kind = CLI_KIND_DOUBLE, .argument = (argument_),  \
+     .offset = offsetof(type, field), .help = (help_), .high = (high_), .below = true}
 #define CLI_LIST(name, letter, argument, type, field, help)                                   \
     CLI_ROW_(CLI_KIND_LIST, name, letter, argument, type, field, help)
 /* --help and --version; every table has them. */
@@ -75,10 +90,10 @@ void cli_list_free(cli_list *list);
 /* One number for all of it: whole decimal, in range; else one failure naming the option. */
 SMP_CHECK smp_status cli_number(const char *option, const char *text, uint64_t low,
                                 uint64_t high, smp_errors *errors, uint64_t *value_p);
-
-/* The same for a number from 0 to 1e15. */
-SMP_CHECK smp_status cli_real(const char *option, const char *text, smp_errors *errors,
-                              double *value_p);
+/* The same for a real number; `below`: less than `high`. */
+typedef struct cli_range { double low, high; bool below; } cli_range;
+SMP_CHECK smp_status cli_real(const char *option, const char *text, cli_range range,
+                              smp_errors *errors, double *value_p);
 
 /* To be called first in main: a closed pipe is a write error, not a signal. */
 void cli_begin(void);

@@ -5,7 +5,7 @@
 #include "config.h"
 
 #include "compare/compare.h"
-#include "tools/cli.h"
+#include "tools/paths.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -20,13 +20,19 @@ typedef struct options {
     const char *data, *metrics, *tensorboard, *trace, *schedule, *pad, *attention, *validation;
     const char *init_rules;
     const char *eot, *loader_threads, *scale_rule, *loss_scale, *device_memory;
-    uint64_t scale_window, delayed_shift;
+    uint64_t scale_window, delayed_shift; /* 0: not given, as other numbers from 1 */
     uint64_t steps, warmup, validate_every, validation_batches;
     uint32_t threads;
-    double lr, min_lr, weight_decay, beta1, beta2, eps, momentum, clip, timeout;
+    double min_lr; /* or NO_RATE */
+    double lr, weight_decay, beta1, beta2, eps, momentum, clip, timeout;
     double init_scale, min_scale;
     bool async, shuffle, no_shuffle, no_drop_last, compare, dry_run, verbose;
 } options;
+
+enum { NO_RATE = -1 }; /* not given */
+/* Loss scales are kept in fp32. */
+#define LEAST_SCALE 1e-30
+#define MOST_SCALE 1e30
 
 static const cli_option table[] = {
     CLI_JOB_OPTIONS(options, job),
@@ -58,45 +64,53 @@ static const cli_option table[] = {
     CLI_TEXT("init-rules", 0, "FILE", options, init_rules,
              "lines 'PATTERN normal MEAN DEVIATION' (or uniform, constant, zeros, ones): "
              "initial values by names"),
-    CLI_DOUBLE("lr", 0, "X", options, lr, "peak learning rate; default: 6e-4"),
-    CLI_DOUBLE("min-lr", 0, "X", options, min_lr, "where linear and cosine end; default: 6e-5"),
-    CLI_U64("warmup", 0, "N", options, warmup, "steps from 0 to the peak; default: 0"),
+    CLI_DOUBLE_IN("lr", 0, "X", options, lr, 0, 1e6, "peak learning rate; default: 6e-4"),
+    CLI_DOUBLE_IN("min-lr", 0, "X", options, min_lr, 0, 1e6,
+                  "where linear and cosine end; default: 6e-5"),
+    CLI_U64_IN("warmup", 0, "N", options, warmup, 0, UINT32_MAX,
+               "steps from 0 to the peak; default: 0"),
     CLI_TEXT("schedule", 0, "WHAT", options, schedule,
              "constant (default), linear or cosine, over --steps"),
-    CLI_DOUBLE("weight-decay", 0, "X", options, weight_decay, "of matrices; default: 0.1"),
-    CLI_DOUBLE("beta1", 0, "X", options, beta1, "of AdamW and Adam; default: 0.9"),
-    CLI_DOUBLE("beta2", 0, "X", options, beta2, "of AdamW and Adam; default: 0.95"),
-    CLI_DOUBLE("eps", 0, "X", options, eps, "of AdamW and Adam; default: 1e-8"),
-    CLI_DOUBLE("momentum", 0, "X", options, momentum, "of SGD; default: 0.9"),
-    CLI_DOUBLE("clip", 0, "X", options, clip, "largest gradient norm, 0: any; default: 1"),
+    CLI_DOUBLE_IN("weight-decay", 0, "X", options, weight_decay, 0, 1e6,
+                  "of matrices; default: 0.1"),
+    CLI_DOUBLE_BELOW("beta1", 0, "X", options, beta1, 1, "of AdamW and Adam; default: 0.9"),
+    CLI_DOUBLE_BELOW("beta2", 0, "X", options, beta2, 1, "of AdamW and Adam; default: 0.95"),
+    CLI_DOUBLE_IN("eps", 0, "X", options, eps, 1e-30, 1e6, "of AdamW and Adam; default: 1e-8"),
+    CLI_DOUBLE_BELOW("momentum", 0, "X", options, momentum, 1, "of SGD; default: 0.9"),
+    CLI_DOUBLE_IN("clip", 0, "X", options, clip, 0, 1e30,
+                  "largest gradient norm, 0: any; default: 1"),
     CLI_TEXT("loss-scale", 0, "X", options, loss_scale,
              "a fixed number, or dynamic (default): with fp16 as the rule says, else 1"),
     CLI_TEXT("loss-scale-rule", 0, "WHAT", options, scale_rule,
              "of a dynamic one: torch (GradScaler's; default) or smp (SMP v1's)"),
-    CLI_DOUBLE("init-scale", 0, "X", options, init_scale,
-               "where a dynamic one starts; default: 65536, with smp 2^32"),
-    CLI_U64("scale-window", 0, "N", options, scale_window,
-            "steps without overflow after which it doubles; default: 2000, with smp 1000"),
-    CLI_DOUBLE("min-scale", 0, "X", options, min_scale, "of smp: its least; default: 1"),
-    CLI_U64("delayed-shift", 0, "N", options, delayed_shift,
-            "of smp: overflows until it halves; default: 1"),
+    CLI_DOUBLE_IN("init-scale", 0, "X", options, init_scale, LEAST_SCALE, MOST_SCALE,
+                  "where a dynamic one starts; default: 65536, with smp 2^32"),
+    CLI_U64_IN("scale-window", 0, "N", options, scale_window, 1, 1 << 23,
+               "steps without overflow after which it doubles; default: 2000, with smp 1000"),
+    CLI_DOUBLE_IN("min-scale", 0, "X", options, min_scale, LEAST_SCALE, MOST_SCALE,
+                  "of smp: its least; default: 1"),
+    CLI_U64_IN("delayed-shift", 0, "N", options, delayed_shift, 1, 1 << 23,
+               "of smp: overflows until it halves; default: 1"),
     CLI_HEADING("Execution"),
     CLI_TEXT("device-memory", 0, "BYTES", options, device_memory,
              "refuse a plan whose arena is larger; default: no limit"),
     CLI_FLAG("async", 0, options, async, "a thread for each stream, ordered by the waits"),
-    CLI_U32("threads", 0, "N", options, threads,
-            "that share the operations of a rank; default: cores over ranks"),
-    CLI_DOUBLE("timeout", 0, "S", options, timeout,
-               "seconds that a collective waits for a rank; default: 600"),
+    CLI_U32_IN("threads", 0, "N", options, threads, 1, 1024,
+               "that share the operations of a rank; default: cores over ranks"),
+    CLI_DOUBLE_IN("timeout", 0, "S", options, timeout, 1e-3, 1e9,
+                  "seconds that a collective waits for a rank; default: 600"),
     CLI_FLAG("dry-run", 0, options, dry_run, "one step, then what it took"),
     CLI_HEADING("Output"),
     CLI_FLAG("verbose", 'v', options, verbose,
              "say where each rank is, and what each tensor starts from"),
-    CLI_TEXT("metrics", 0, "FILE", options, metrics, "a JSON line for each step"),
+    CLI_TEXT("metrics", 0, "FILE", options, metrics,
+             "a JSON line for each step; -: standard output, and what is printed goes to "
+             "standard error"),
     CLI_TEXT("tensorboard", 0, "DIR", options, tensorboard,
              "event files for TensorBoard: the numbers of --metrics (where built in)"),
     CLI_TEXT("trace", 't', "FILE", options, trace,
-             "measured times of the last step, as smp-sim --trace writes predicted ones"),
+             "measured times of the last step, as smp-sim --trace writes predicted ones; -: as "
+             "with --metrics"),
     CLI_FLAG("compare", 0, options, compare, "print predicted against measured, by task"),
     CLI_COMMON_OPTIONS
 };
@@ -127,6 +141,15 @@ static const cli_program program = {
     .examples = examples,
     .max_operands = 1
 };
+
+/* Where lines for people go: standard output, unless a file was asked for there. */
+static FILE *report(const options *o)
+{
+    const bool taken = (o->metrics && strcmp(o->metrics, "-") == 0)
+                       || (o->trace && strcmp(o->trace, "-") == 0);
+
+    return taken ? stderr : stdout;
+}
 
 static smp_status read_schedule(const char *text, smp_errors *errors, smp_schedule *schedule_p)
 {
@@ -164,83 +187,125 @@ static smp_status read_scaler(const options *o, smp_errors *errors, smp_scaler *
     return SMP_OK;
 }
 
-/* Numbers that would make every update NaN are refused here. */
-static smp_status check_numbers(const options *o, smp_errors *errors)
+/* What a dynamic loss scale is given although there is none. */
+static smp_status check_scaler(const options *o, const smp_job *job, smp_errors *errors)
 {
-    const struct { const char *name; double value, low, high; } rules[] = {
-        { "--lr", o->lr, 0, 1e6 },
-        { "--min-lr", o->min_lr, 0, 1e6 },
-        { "--weight-decay", o->weight_decay, 0, 1e6 },
-        { "--beta1", o->beta1, 0, 0.999999999 },
-        { "--beta2", o->beta2, 0, 0.999999999 },
-        { "--eps", o->eps, 1e-30, 1e6 },
-        { "--momentum", o->momentum, 0, 0.999999999 },
-        { "--clip", o->clip, 0, 1e30 },
-        { "--init-scale", o->init_scale, 0, 1e30 }, /* 0: not given, as in the next three */
-        { "--min-scale", o->min_scale, 0, 1e30 },
-        { "--scale-window", (double)o->scale_window, 0, 1 << 23 },
-        { "--delayed-shift", (double)o->delayed_shift, 0, 1 << 23 },
-        { "--timeout", o->timeout, 1e-3, 1e9 },
-        { "--threads", o->threads, 0, 1024 }, /* 0: not given */
+    const struct { bool given; const char *name; } ofs[] = {
+        { o->scale_rule != NULL, "--loss-scale-rule" }, { o->init_scale > 0, "--init-scale" },
+        { o->scale_window > 0, "--scale-window" }, { o->min_scale > 0, "--min-scale" },
+        { o->delayed_shift > 0, "--delayed-shift" },
     };
-    smp_status status = SMP_OK;
+    const bool fixed = o->loss_scale && strcmp(o->loss_scale, "dynamic") != 0;
 
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
-        const smp_place place = { .file = rules[i].name };
-
-        if (!(rules[i].value >= rules[i].low && rules[i].value <= rules[i].high)) {
-            status = smp_fail(errors, SMP_INPUT, &place, "%g: must be from %g to %g",
-                              rules[i].value, rules[i].low, rules[i].high);
+    for (size_t i = 0; i < sizeof ofs / sizeof ofs[0]; i++) {
+        if (ofs[i].given && (fixed || job->settings.precision != SMP_PRECISION_FP16)) {
+            return smp_fail(errors, SMP_INPUT, NULL, "%s is of a dynamic loss scale, %s",
+                            ofs[i].name,
+                            fixed ? "and --loss-scale gives a fixed one"
+                                  : "which only precision=fp16 has");
         }
-    }
-    if (!o->data) {
-        status = smp_fail(errors, SMP_INPUT, NULL, "--data FILE is missing");
-    }
-    return status;
-}
-
-/* Options that go together, or do not. */
-static smp_status check_together(const options *o, const smp_exec_options *e,
-                                 smp_errors *errors)
-{
-    if (o->validate_every > 0 && !o->validation) {
-        return smp_fail(errors, SMP_INPUT, NULL, "--eval-every is of --eval FILE, which is "
-                        "missing");
-    }
-    if (o->compare && (e->pad == SMP_PAD_LONGEST || e->pad == SMP_PAD_BUCKET)) {
-        return smp_fail(errors, SMP_INPUT, NULL, "--compare predicts steps of full length: not "
-                        "with --pad longest or bucket");
     }
     return SMP_OK;
 }
 
+static smp_status check_schedule(const options *o, const smp_hyper *h, smp_errors *errors)
+{
+    const smp_place place = { .file = "--min-lr" };
+
+    if (h->schedule == SMP_SCHEDULE_CONSTANT && o->min_lr >= 0) {
+        return smp_fail(errors, SMP_INPUT, NULL, "--min-lr is where --schedule linear or "
+                        "cosine ends: not with constant");
+    }
+    if (h->schedule != SMP_SCHEDULE_CONSTANT && h->min_lr > h->lr) {
+        return smp_fail(errors, SMP_INPUT, &place, "%g%s is above --lr, %g: must be at most "
+                        "that", h->min_lr, o->min_lr >= 0 ? "" : ", the default,", h->lr);
+    }
+    return SMP_OK;
+}
+
+/* Options that go together, or do not. */
+static smp_status check_together(const options *o, const smp_exec_options *e,
+                                 const smp_job *job, smp_errors *errors)
+{
+    const bool varies = e->pad == SMP_PAD_LONGEST || e->pad == SMP_PAD_BUCKET;
+    const struct { bool wrong; const char *message; } rules[] = {
+        { !o->data, "--data FILE is missing" },
+        { o->validate_every > 0 && !o->validation, "--eval-every is of --eval FILE, which is "
+                                                   "missing" },
+        { o->validation_batches > 0 && !o->validation, "--eval-batches is of --eval FILE, "
+                                                       "which is missing" },
+        { o->attention && o->pad, "--pack-attention is of packed rows: not with --pad, which "
+                                  "has a document a row" },
+        { o->compare && varies, "--compare predicts steps of full length: not with --pad "
+                                "longest or bucket" },
+        { o->shuffle && o->no_shuffle, "--shuffle and --no-shuffle: give one" },
+    };
+    const smp_place place = { .file = "--pad" };
+
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        if (rules[i].wrong) {
+            return smp_fail(errors, SMP_INPUT, NULL, "%s", rules[i].message);
+        }
+    }
+    if (e->pad == SMP_PAD_BUCKET && e->bucket > job->batch.seq_len) {
+        return smp_fail(errors, SMP_INPUT, &place, "bucket:%llu: must be at most %llu, the "
+                        "sequence length (--seq-len)", (unsigned long long)e->bucket,
+                        (unsigned long long)job->batch.seq_len);
+    }
+    return check_scaler(o, job, errors);
+}
+
 static smp_status read_loss_scale(const char *text, smp_errors *errors, double *scale_p)
 {
+    const smp_place place = { .file = "--loss-scale" };
+    char *rest = NULL;
+
     *scale_p = 0; /* dynamic */
     if (!text || strcmp(text, "dynamic") == 0) {
         return SMP_OK;
     }
-    return cli_real("--loss-scale", text, errors, scale_p);
+    *scale_p = strtod(text, &rest);
+    if (rest == text || *rest != '\0' || !(*scale_p >= LEAST_SCALE && *scale_p <= MOST_SCALE)) {
+        return smp_fail(errors, SMP_INPUT, &place,
+                        "'%s': must be dynamic, or a number from %g to 1e30", text,
+                        LEAST_SCALE);
+    }
+    return SMP_OK;
 }
 
 /* A long run does not end with a path that could never be written. */
 static smp_status check_writable(const char *path, smp_errors *errors)
 {
     const smp_place place = { .file = path };
-    struct stat info;
     char directory[4096];
     const char *slash = strrchr(path, '/');
-    bool there = stat(path, &info) == 0;
+    bool there = access(path, F_OK) == 0;
 
     (void)snprintf(directory, sizeof directory, "%.*s",
                    slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-    if (there && S_ISDIR(info.st_mode)) {
-        return smp_fail(errors, SMP_SYSTEM, &place, "cannot be written: it is a directory");
-    }
-    return access(there ? path : directory, W_OK) == 0
+    return strcmp(path, "-") == 0 || access(there ? path : directory, W_OK) == 0
                ? SMP_OK
                : smp_fail(errors, SMP_SYSTEM, &place, "cannot be written: %s",
                           strerror(errno));
+}
+
+static smp_status check_paths(const options *o, const char *plan_path, smp_errors *errors)
+{
+    const smp_place place = { .file = o->tensorboard };
+    cli_paths paths = { 0 };
+    struct stat facts;
+
+    if (o->tensorboard && stat(o->tensorboard, &facts) == 0 && !S_ISDIR(facts.st_mode)) {
+        return smp_fail(errors, SMP_INPUT, &place,
+                        "is no directory: --tensorboard needs one, or a new name");
+    }
+    cli_paths_read_job(&paths, &o->job, plan_path);
+    cli_paths_read_tokens(&paths, "--data", o->data);
+    cli_paths_read_tokens(&paths, "--eval", o->validation);
+    cli_paths_read(&paths, "--init-rules", o->init_rules);
+    cli_paths_write(&paths, "--metrics", o->metrics, "");
+    cli_paths_write(&paths, "--trace", o->trace, "");
+    return cli_paths_check(&paths, errors);
 }
 
 /* The first signal ends the run after its step, the second one at once.  Ranks read it. */
@@ -365,9 +430,6 @@ static smp_status fill_data(const options *o, smp_errors *errors, smp_exec_optio
     status = status == SMP_OK ? one : status;
     one = read_count("--loader-threads", o->loader_threads, 64, errors, &threads);
     status = status == SMP_OK ? one : status;
-    if (o->shuffle && o->no_shuffle) {
-        status = smp_fail(errors, SMP_INPUT, NULL, "--shuffle and --no-shuffle: give one");
-    }
     if (o->attention && strcmp(o->attention, "document") != 0
         && strcmp(o->attention, "none") != 0) {
         status = smp_fail(errors, SMP_INPUT, &place, "%s: must be document or none",
@@ -376,7 +438,9 @@ static smp_status fill_data(const options *o, smp_errors *errors, smp_exec_optio
     e->data = o->data;
     e->validation = o->validation;
     e->validate_every = o->validate_every;
-    e->validation_batches = o->validation_batches;
+    if (o->validation_batches > 0) {
+        e->validation_batches = o->validation_batches;
+    }
     e->separator = o->eot ? (int64_t)separator : SMP_NO_SEPARATOR;
     e->documents = !o->attention || strcmp(o->attention, "document") == 0;
     e->shuffle = !o->no_shuffle;
@@ -385,16 +449,39 @@ static smp_status fill_data(const options *o, smp_errors *errors, smp_exec_optio
     return status;
 }
 
-static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e)
+static smp_status fill_hyper(const options *o, smp_errors *errors, smp_hyper *h)
 {
-    smp_status status = check_numbers(o, errors), data;
     double loss_scale = 0;
+    smp_status status = read_schedule(o->schedule, errors, &h->schedule), one;
+
+    one = read_loss_scale(o->loss_scale, errors, &loss_scale);
+    status = status == SMP_OK ? one : status;
+    one = read_scaler(o, errors, &h->scaler);
+    status = status == SMP_OK ? one : status;
+    h->lr = o->lr;
+    h->min_lr = o->min_lr >= 0 ? o->min_lr : h->min_lr;
+    h->warmup_steps = o->warmup;
+    h->total_steps = o->steps;
+    h->beta1 = o->beta1;
+    h->beta2 = o->beta2;
+    h->eps = o->eps;
+    h->weight_decay = o->weight_decay;
+    h->momentum = o->momentum;
+    h->clip = o->clip;
+    h->loss_scale = loss_scale;
+    return status == SMP_OK ? check_schedule(o, h, errors) : status;
+}
+
+static smp_status fill(const options *o, const smp_job *job, smp_errors *errors,
+                       smp_exec_options *e)
+{
+    smp_status status, one;
 
     smp_exec_options_init(e);
-    data = fill_data(o, errors, e);
-    status = status == SMP_OK ? data : status;
-    status = status == SMP_OK ? check_together(o, e, errors) : status;
-    status = status == SMP_OK ? read_loss_scale(o->loss_scale, errors, &loss_scale) : status;
+    status = fill_data(o, errors, e);
+    one = fill_hyper(o, errors, &e->hyper);
+    status = status == SMP_OK ? one : status;
+    status = status == SMP_OK ? check_together(o, e, job, errors) : status;
     if (status == SMP_OK && o->device_memory) {
         status = cli_number("--device-memory", o->device_memory, 1, INT64_MAX, errors,
                             &e->device_memory_bytes);
@@ -402,53 +489,46 @@ static smp_status fill(const options *o, smp_errors *errors, smp_exec_options *e
     if (status == SMP_OK && o->trace && first_process()) {
         status = check_writable(o->trace, errors);
     }
-    e->hyper = (smp_hyper){ .lr = o->lr, .min_lr = o->min_lr, .warmup_steps = o->warmup,
-                            .total_steps = o->steps, .beta1 = o->beta1, .beta2 = o->beta2,
-                            .eps = o->eps, .weight_decay = o->weight_decay,
-                            .momentum = o->momentum, .clip = o->clip,
-                            .loss_scale = loss_scale };
-    if (status == SMP_OK) {
-        status = read_scaler(o, errors, &e->hyper.scaler);
-    }
     e->steps = o->dry_run ? 1 : o->steps;
     e->init_rules = o->init_rules;
     e->stop = &interrupted;
     e->verbose = o->verbose;
-    e->places = o->verbose ? stdout : NULL;
+    e->places = o->verbose ? report(o) : NULL;
     e->measure_peak = true;
     e->async = o->async;
     e->threads = o->threads;
     e->timeout_s = o->timeout;
     e->mpi = under_mpi();
-    e->log = first_process() ? stdout : NULL;
+    e->log = first_process() ? report(o) : NULL;
     e->metrics = o->metrics;
     e->tensorboard = o->tensorboard;
     e->trace = o->trace;
     e->measure = o->compare;
-    return status == SMP_OK ? read_schedule(o->schedule, errors, &e->hyper.schedule) : status;
+    return status;
 }
 
 static smp_status train(const options *o, const smp_job *job, smp_errors *errors)
 {
     smp_exec_options e;
     smp_exec_result result = { 0 };
-    smp_status status = fill(o, errors, &e);
+    smp_status status = fill(o, job, errors, &e);
 
     if (status == SMP_OK) {
         catch_signals();
         status = smp_exec_run(job, &e, errors, &result);
     }
     if (status == SMP_OK && result.stopped && first_process()) {
-        (void)printf("stopped by a signal after step %llu\n",
-                     (unsigned long long)result.n_step);
+        (void)fprintf(report(o), "stopped by a signal after step %llu\n",
+                      (unsigned long long)result.n_step);
     }
     if (status == SMP_OK && o->dry_run && first_process()) {
-        (void)printf("ranks %u  device arena %llu bytes  host arena %llu bytes  step %.3f s\n",
-                     job->world, (unsigned long long)result.arena_bytes,
-                     (unsigned long long)result.host_arena_bytes, result.steps[0].seconds);
+        (void)fprintf(report(o),
+                      "ranks %u  device arena %llu bytes  host arena %llu bytes  step %.3f s\n",
+                      job->world, (unsigned long long)result.arena_bytes,
+                      (unsigned long long)result.host_arena_bytes, result.steps[0].seconds);
     }
     if (status == SMP_OK && o->compare && result.n_step > 0 && first_process()) {
-        status = smp_compare(job, &result, stdout, errors);
+        status = smp_compare(job, &result, report(o), errors);
     }
     smp_exec_result_free(&result);
     return status;
@@ -457,8 +537,11 @@ static smp_status train(const options *o, const smp_job *job, smp_errors *errors
 static smp_status run(const options *o, const char *plan_path, smp_errors *errors)
 {
     cli_inputs inputs = { 0 };
-    smp_status status = cli_job_read(&o->job, plan_path, errors, &inputs);
+    smp_status status = check_paths(o, plan_path, errors);
 
+    if (status == SMP_OK) {
+        status = cli_job_read(&o->job, plan_path, errors, &inputs);
+    }
     if (status == SMP_OK) {
         smp_job_default_batch(&inputs.job);
         status = smp_job_resolve(&inputs.job, errors);
@@ -476,9 +559,9 @@ int main(int argc, char **argv)
     smp_errors *errors = smp_errors_create();
     smp_hyper h;
     smp_hyper_init(&h);
-    options o = { .steps = 10, .validation_batches = 16, .lr = h.lr, .min_lr = h.min_lr,
-                  .weight_decay = h.weight_decay, .beta1 = h.beta1, .beta2 = h.beta2,
-                  .eps = h.eps, .momentum = h.momentum, .clip = h.clip, .timeout = 600 };
+    options o = { .steps = 10, .lr = h.lr, .min_lr = NO_RATE, .weight_decay = h.weight_decay,
+                  .beta1 = h.beta1, .beta2 = h.beta2, .eps = h.eps, .momentum = h.momentum,
+                  .clip = h.clip, .timeout = 600 };
     cli_list operands = { 0 };
     bool done = false;
     smp_status status = cli_parse(&program, argc, argv, &o, &operands, errors, &done);

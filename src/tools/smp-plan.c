@@ -9,6 +9,7 @@
 
 #include "smp.h"
 #include "tools/offers.h"
+#include "tools/paths.h"
 
 #include <string.h>
 
@@ -31,9 +32,9 @@ static const cli_option table[] = {
     CLI_TEXT("objective", 0, "WHAT", options, objective,
              "time (default), cost or gpus: the last two also try fewer GPUs; in "
              "comparisons cost is the default"),
-    CLI_U32("top", 'k', "N", options, top, "plans to show; default: 5"),
-    CLI_DOUBLE("margin", 0, "PERCENT", options, margin_percent,
-               "of a GPU's memory that a plan must leave free; default: 3"),
+    CLI_U32_IN("top", 'k', "N", options, top, 1, 1000, "plans to show; default: 5"),
+    CLI_DOUBLE_BELOW("margin", 0, "PERCENT", options, margin_percent, 100,
+                     "of a GPU's memory that a plan must leave free; default: 3"),
     CLI_TEXT("deadline", 0, "TIME", options, deadline,
              "stop then (1s, 500ms, 2min) with the best so far, and say how far from the best "
              "it can be"),
@@ -119,11 +120,6 @@ static smp_status check(const options *o, const cli_list *operands, smp_errors *
         return smp_fail(errors, SMP_INPUT, NULL, "%s: no such argument; options start with --",
                         operands->values[0]);
     }
-    if (!(o->margin_percent >= 0 && o->margin_percent < 100)) {
-        const smp_place place = {.file = "--margin"};
-        return smp_fail(errors, SMP_INPUT, &place, "%g: must be from 0 to less than 100",
-                        o->margin_percent);
-    }
     if (o->deadline_s > 0 && (o->pareto || o->no_prune)) {
         const smp_place place = {.file = "--deadline"};
         return smp_fail(errors, SMP_INPUT, &place, "cannot be used with %s, which looks at all",
@@ -131,10 +127,6 @@ static smp_status check(const options *o, const cli_list *operands, smp_errors *
     }
     if (o->pareto && smp_plot_check(o->pareto, errors) != SMP_OK) {
         return SMP_INPUT;
-    }
-    if (o->top < 1 || o->top > 1000) {
-        const smp_place place = {.file = "--top"};
-        return smp_fail(errors, SMP_INPUT, &place, "%u: must be from 1 to 1000", o->top);
     }
     return SMP_OK;
 }
@@ -242,6 +234,20 @@ static smp_status compare(const options *o, const cli_offers *offers,
     return st != SMP_OK ? st : printed;
 }
 
+static smp_status check_paths(const options *o, const char *export_path, smp_errors *errors)
+{
+    cli_paths paths = {0};
+    cli_paths_read_job(&paths, &o->job, NULL);
+    for (size_t i = 0; i < o->places.clusters.count; i++) {
+        cli_paths_read_config(&paths, "--cluster", o->places.clusters.values[i]);
+    }
+    cli_paths_write(&paths, "-o", o->output, "");
+    cli_paths_write(&paths, "--export", export_path, "");
+    cli_paths_write(&paths, "--pareto", o->pareto, "");
+    cli_paths_write(&paths, "--pareto", o->pareto, ".dat");
+    return cli_paths_check(&paths, errors);
+}
+
 static smp_status run(const options *o, const cli_list *operands, smp_errors *errors)
 {
     smp_fleet_options fleet = {0};
@@ -255,6 +261,9 @@ static smp_status run(const options *o, const cli_list *operands, smp_errors *er
     cli_offers offers = {0};
     const bool whole = fleet.tokens > 0;
     const char *export_path = o->export ? operands->values[0] : NULL;
+    if (check_paths(o, export_path, errors) != SMP_OK) {
+        return SMP_INPUT;
+    }
     st = cli_offers_read(&o->job, &o->places, whole, errors, &offers);
     if (st == SMP_OK && o->deadline_s > 0 && (whole || offers.compare)) {
         const smp_place place = {.file = "--deadline"};

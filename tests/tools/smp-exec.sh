@@ -139,6 +139,97 @@ interrupted_validation() {
     test "$found" -eq 0 && says "^stopped by a signal after step 1$" out &&
         test "$(wc -l <"$work/m")" -eq 1
 }
+# written_over TEXT ARGUMENT...: refused with it, and data, plan and model are as they were.
+written_over() {
+    message=$1
+    shift
+    wrong 2 "is also what $message" "$@" && cmp "$text" "$work/own" &&
+        cmp "$work/plan.json" "$work/p.json" && test ! -e "$work/twice"
+}
+over_inputs() {
+    # shellcheck disable=SC2086
+    ./smp-plan ${job%%--set*} --pin micro_batch=2 --pin precision=fp32 -o "$work/plan.json" \
+        >/dev/null || return 1
+    cp "$text" "$work/own" && cp "$work/plan.json" "$work/p.json" || return 1
+    ln -s own "$work/link"
+    for output in --metrics --trace; do
+        written_over "is read as --data: give another $output" -d "$work/own" $output "$work/own" &&
+            written_over "is read as --eval" -d "$text" -e "$work/own" $output "$work/link" &&
+            written_over "is read as --init-rules" -d "$text" --init-rules "$work/rules" \
+                $output "$work/rules" || return 1
+    done
+    written_over "is read as --model" -d "$text" --trace "$work/tiny.json" &&
+        written_over "--metrics writes: give another --trace" -d "$text" \
+            --metrics "$work/twice" --trace "$work/./twice" &&
+        (job="" && written_over "is read as the plan" "$work/p.json" -d "$text" \
+            --metrics "$work/p.json")
+}
+# Standard output holds the file and nothing else; the lines go to standard error.
+alone() {
+    ends 0 -d "$text" --steps 2 --compare -v --metrics - && says "^step 2  loss" err &&
+        says "^arena bytes" err && test "$(grep -c '^{"step": .*}$' "$work/out")" -eq 2 &&
+        test "$(wc -l <"$work/out")" -eq 2 && ends 0 -d "$text" --dry-run -v --trace - &&
+        says "^step 1  loss" err && says "^ranks 2" err && cp "$work/out" "$work/alone.json" &&
+        ends 0 -d "$text" --dry-run --trace "$work/beside.json" &&
+        test "$(head -c 1 "$work/alone.json")" = "{" &&
+        test "$(wc -l <"$work/alone.json")" -eq "$(wc -l <"$work/beside.json")"
+}
+# refused OPTIONS: MESSAGE, a line each.
+refused() {
+    while IFS=: read -r arguments message; do
+        # shellcheck disable=SC2086
+        wrong 2 "${message# }" -d "$text" $arguments </dev/null || return 1
+    done
+}
+ranges() {
+    refused <<END
+--beta1 1: --beta1: '1': must be a number from 0 to less than 1
+--beta2 -1: --beta2: '-1': must be a number from 0 to less than 1
+--momentum nan: --momentum: 'nan': must be a number from 0 to less than 1
+--lr 1e10: --lr: '1e10': must be a number from 0 to 1e6
+--lr -1: --lr: '-1': must be a number from 0 to 1e6
+--threads 4294967295: --threads: '4294967295': must be a whole number from 1 to 1024
+--threads 0: --threads: '0': must be a whole number from 1 to 1024
+--eps 0: --eps: '0': must be a number from 1e-30 to 1e6
+--timeout 0: --timeout: '0': must be a number from 0.001 to 1e9
+--loss-scale 0: --loss-scale: '0': must be dynamic, or a number from 1e-30 to 1e30
+--init-scale 0: --init-scale: '0': must be a number from 1e-30 to 1e30
+--min-scale 0: --min-scale: '0': must be a number from 1e-30 to 1e30
+END
+}
+without_effect() {
+    refused <<END || return 1
+--eval-batches 2: --eval-batches is of --eval FILE, which is missing
+--init-scale 4: --init-scale is of a dynamic loss scale, which only precision=fp16 has
+--set precision=fp16 --loss-scale 2 --init-scale 4: and --loss-scale gives a fixed one
+--min-lr 1e-5: --min-lr is where --schedule linear or cosine ends
+--schedule cosine --min-lr 1e-3: --min-lr: 0.001 is above --lr, 0.0006
+--schedule linear --lr 1e-6: --min-lr: 6e-05, the default, is above --lr, 1e-06
+--pad longest --pack-attention none: --pack-attention is of packed rows: not with --pad
+END
+    wrong 2 "--pad: bucket:17: must be at most 16, the sequence length" -d "$text" \
+        --pad bucket:17
+}
+bad_rules() {
+    while IFS=: read -r rule message; do
+        echo "* $rule" >"$work/bad"
+        wrong 2 "bad:1: ${message# }" -d "$text" --init-rules "$work/bad" </dev/null || return 1
+    done <<END
+constant nan: constant: 'nan' is not finite in fp32
+constant 1e39: constant: '1e39' is not finite in fp32
+constant x: constant: 'x' is no number
+constant: constant needs 1 number behind it
+normal 1: normal needs 2 numbers behind it
+normal 0 -1: normal: DEVIATION, -1, is below 0
+uniform 2 1: uniform: HIGH, 1, is below LOW, 2
+END
+}
+wrong_kinds() {
+    wrong 2 "Is a directory" -d "$text" --init-rules "$work" &&
+        wrong 2 "is no directory: --tensorboard needs one" -d "$text" --tensorboard "$text" &&
+        wrong 2 "is a directory: --trace needs a file" -d "$text" --trace "$work" &&
+        wrong 2 "not a file with tokens" -d "$work"
+}
 least() { # bytes of the arena, as --dry-run says
     ends 0 -d "$text" --dry-run && sed -n 's/.*device arena \([0-9]*\) bytes.*/\1/p' "$work/out"
 }
@@ -162,7 +253,7 @@ echo 'head zeros' >"$work/rules"
 echo '*.1.input_layernorm.weight constant 3e38' >"$work/huge"
 sed 's/"vocab_size": 256/"vocab_size": 200/' "$work/tiny.json" >"$work/small.json"
 
-echo 1..56
+echo 1..65
 check "help" ends 0 --help
 check "trains" ends 0 -d "$text" --steps 2
 check "says what it does" says "^step 2  loss 5\.[0-9]*  norm .* lr .* tok/s  mfu .*%" out
@@ -182,7 +273,7 @@ check "and the same where a validation of other lengths follows it" ends 0 -d "$
     --eot 10 --pad bucket:4 --steps 2 --trace "$work/run.json" -e "$text"
 grep -o '"flops":[0-9]*' "$work/run.json" >"$work/validated"
 check "by its shape" cmp "$work/trained" "$work/validated"
-check "threads beyond reason" wrong 2 "--threads: 100000: must be from" -d "$text" \
+check "threads beyond reason" wrong 2 "--threads: .100000.: must be a whole number from 1 to 1024" -d "$text" \
     --threads 100000
 check "no such rule of loss scaling" wrong 2 "--loss-scale-rule: apex: must be torch or smp" \
     -d "$text" --loss-scale-rule apex
@@ -244,3 +335,15 @@ check "a trace that cannot be written" wrong 1 "none/t.json: cannot be written" 
     --steps 100000 --trace "$work/none/t.json"
 check "a loss scale by its name" ends 0 -d "$text" --steps 1 --loss-scale dynamic
 check "no loss scale" wrong 2 "--loss-scale: 'big': must be" -d "$text" --loss-scale big
+check "no output is written over what is read or another" over_inputs
+check "a file on standard output is alone there" alone
+check "of which there is one" wrong 2 "standard output: is also what --metrics writes" \
+    -d "$text" --metrics - --trace -
+check "the default warmup" ends 0 -d "$text" --steps 1 --warmup 0
+check "one range for each number" ranges
+check "options that could have no effect" without_effect
+check "rules that are wrong" bad_rules
+check "files and directories in each other's place" wrong_kinds
+job=
+check "a model for a plan" wrong 2 "small.json: is a model's config.json and no plan: smp-plan" \
+    "$srcdir/examples/small.json" -d "$text"

@@ -7,7 +7,7 @@ program=./smp-plan
 small="--model $srcdir/configs/models/gpt2.json --cluster dgx-h100 --gpus 2 --seq-len 512 \
 --global-batch 16"
 
-echo 1..31
+echo 1..34
 check "help" ends 0 --help
 check "help names the options" says --pareto out
 check "version" ends 0 --version
@@ -58,6 +58,15 @@ check "recommends one" says "Recommended: 1 GPU of p5.48xlarge, the cheapest" ou
 check "a run in no time" ends 3 $run --within 1s
 # shellcheck disable=SC2086
 check "a time without its unit" wrong 2 "--within: .30.: must be" $run --within 30
+# shellcheck disable=SC2086
+check "an output that is an input" wrong 2 "is also what is read as --smp" $small \
+    --smp "$work/smp.json" --export smp-v2 "$work/smp.json"
+# shellcheck disable=SC2086
+check "two outputs in one" wrong 2 "is also what -o writes: give another --export" $small \
+    -o "$work/one" --export smp-v2 "$work/one"
+# shellcheck disable=SC2086
+check "a margin that leaves nothing" wrong 2 "--margin: '100': must be a number from 0 to less" \
+    $small --margin 100
 if test -c /dev/full; then
     # shellcheck disable=SC2086
     check "a full disk" ends 1 $small -o /dev/full
