@@ -8,6 +8,7 @@
 #include "exec/steps.h"
 
 #include "base/arena.h"
+#include "base/text.h"
 #include "step/lower.h"
 
 #include <math.h>
@@ -28,15 +29,15 @@ static void note_compiles(smp_steps *w, uint64_t step, const smp_begun *b)
     }
     w->compiles = n;
     if (w->options->verbose) {
-        smp_log_line(w->log, "step %llu  program for rows of %llu tokens, %u so far, %.3f s",
+        smp_log_line(w->log, "step %llu  program for rows of %llu tokens, %u so far, in %s",
                      (unsigned long long)(step + 1), (unsigned long long)b->loaded->seq, n,
-                     seconds);
+                     smp_show_seconds(seconds));
     }
     if (n >= 8 && (n & (n - 1)) == 0) {
         smp_log_line(w->log,
-                     "warning: %u programs compiled in %llu steps (%.3f s), one for each "
+                     "warning: %u programs compiled in %llu steps (%s), one for each "
                      "length of rows; --pad bucket:N with a larger N has fewer",
-                     n, (unsigned long long)(step + 1), seconds);
+                     n, (unsigned long long)(step + 1), smp_show_seconds(seconds));
     }
 }
 
