@@ -66,7 +66,7 @@ static const cli_option table[] = {
              "initial values by names"),
     CLI_DOUBLE_IN("lr", 0, "X", options, lr, 0, 1e6, "peak learning rate; default: 6e-4"),
     CLI_DOUBLE_IN("min-lr", 0, "X", options, min_lr, 0, 1e6,
-                  "where linear and cosine end; default: 6e-5"),
+                  "where linear and cosine end; default: a tenth of --lr"),
     CLI_U64_IN("warmup", 0, "N", options, warmup, 0, UINT32_MAX,
                "steps from 0 to the peak; default: 0"),
     CLI_TEXT("schedule", 0, "WHAT", options, schedule,
@@ -217,8 +217,8 @@ static smp_status check_schedule(const options *o, const smp_hyper *h, smp_error
                         "cosine ends: not with constant");
     }
     if (h->schedule != SMP_SCHEDULE_CONSTANT && h->min_lr > h->lr) {
-        return smp_fail(errors, SMP_INPUT, &place, "%g%s is above --lr, %g: must be at most "
-                        "that", h->min_lr, o->min_lr >= 0 ? "" : ", the default,", h->lr);
+        return smp_fail(errors, SMP_INPUT, &place, "%g is above --lr, %g: must be at most "
+                        "that", h->min_lr, h->lr);
     }
     return SMP_OK;
 }
@@ -459,7 +459,7 @@ static smp_status fill_hyper(const options *o, smp_errors *errors, smp_hyper *h)
     one = read_scaler(o, errors, &h->scaler);
     status = status == SMP_OK ? one : status;
     h->lr = o->lr;
-    h->min_lr = o->min_lr >= 0 ? o->min_lr : h->min_lr;
+    h->min_lr = o->min_lr >= 0 ? o->min_lr : h->lr / 10;
     h->warmup_steps = o->warmup;
     h->total_steps = o->steps;
     h->beta1 = o->beta1;

@@ -204,7 +204,6 @@ without_effect() {
 --set precision=fp16 --loss-scale 2 --init-scale 4: and --loss-scale gives a fixed one
 --min-lr 1e-5: --min-lr is where --schedule linear or cosine ends
 --schedule cosine --min-lr 1e-3: --min-lr: 0.001 is above --lr, 0.0006
---schedule linear --lr 1e-6: --min-lr: 6e-05, the default, is above --lr, 1e-06
 --pad longest --pack-attention none: --pack-attention is of packed rows: not with --pad
 END
     wrong 2 "--pad: bucket:17: must be at most 16, the sequence length" -d "$text" \
