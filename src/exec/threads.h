@@ -7,8 +7,8 @@
 
 #include <pthread.h>
 
-/* pthread_create with signals blocked in the thread, so that they reach the main one; returns
- * an error number. */
+/* pthread_create with signals blocked in the thread, so that they reach the main one, but for
+ * those that it causes itself by what it reads or computes; returns an error number. */
 int smp_thread_create(pthread_t *thread, void *(*run)(void *), void *argument);
 
 #endif

@@ -238,6 +238,27 @@ memory() {
         wrong 3 "$((bytes - 1)) bytes: the step program of rank 0 needs $bytes" \
             -d "$text" --device-memory "$((bytes - 1))"
 }
+# A data file that becomes shorter, whichever thread reads it: rank, loader, or a stream.
+cut_down() {
+    for late in "" --async "--loader-threads 0"; do
+        cp "$text" "$work/cut"
+        rm -f "$work/m"
+        # shellcheck disable=SC2086
+        ./smp-exec $job -d "$work/cut" --steps 1000000 --metrics "$work/m" $late >"$work/out" \
+            2>"$work/err" &
+        process=$!
+        tries=0
+        until test -s "$work/m" || test "$tries" -ge 300; do
+            tries=$((tries + 1))
+            sleep 0.1
+        done
+        : >"$work/cut"
+        wait "$process"
+        found=$?
+        echo "status $found $late"
+        test "$found" -eq 1 && says "^smp-exec: .* has become shorter while" err || return 1
+    done
+}
 ./smp-exec --help >"$work/help" 2>&1
 printf '%s ' 0123456789 0123456789 0123456789 0123456789 0123456789 >"$work/few"
 printf 'AB\377' >"$work/far"
@@ -252,7 +273,7 @@ echo 'head zeros' >"$work/rules"
 echo '*.1.input_layernorm.weight constant 3e38' >"$work/huge"
 sed 's/"vocab_size": 256/"vocab_size": 200/' "$work/tiny.json" >"$work/small.json"
 
-echo 1..65
+echo 1..66
 check "help" ends 0 --help
 check "trains" ends 0 -d "$text" --steps 2
 check "says what it does" says "^step 2  loss 5\.[0-9]*  norm .* lr .* tok/s  mfu .*%" out
@@ -334,6 +355,7 @@ check "a trace that cannot be written" wrong 1 "none/t.json: cannot be written" 
     --steps 100000 --trace "$work/none/t.json"
 check "a loss scale by its name" ends 0 -d "$text" --steps 1 --loss-scale dynamic
 check "no loss scale" wrong 2 "--loss-scale: 'big': must be" -d "$text" --loss-scale big
+check "a data file that is cut while it is read" cut_down
 check "no output is written over what is read or another" over_inputs
 check "a file on standard output is alone there" alone
 check "of which there is one" wrong 2 "standard output: is also what --metrics writes" \
