@@ -76,7 +76,7 @@ static smp_status write_event(smp_board *board, Smp__Event *event, smp_errors *e
     put_checksum(record + 12 + n, record + 12, n);
     (void)fwrite(record, 1, n + 16, board->stream);
     free(record);
-    (void)fflush(board->stream);
+    /* one flush: the next would find the buffer empty and no longer say why it failed */
     return smp_stream_check(board->stream, board->path, errors);
 }
 

@@ -10,6 +10,8 @@
 #include "exec/tensorboard.h"
 
 #include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static const char directory[] = "test-events.tmp";
@@ -272,10 +274,31 @@ static void a_directory_that_cannot_be_made_is_told(void **state)
     tiny_close(&t);
 }
 
+/* Why a write failed, as it does on a full disk; here by a limit on the size of files. */
+static void a_failed_write_is_told(void **state)
+{
+    struct rlimit before, none;
+    smp_errors *errors = smp_errors_create();
+    smp_board *board = NULL;
+    uint8_t memory[8];
+
+    (void)state;
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none = (struct rlimit){ .rlim_cur = 0, .rlim_max = before.rlim_max };
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    check_fails(smp_board_create(directory, errors, &board), SMP_SYSTEM, errors,
+                "writing failed: File too large");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    check_u64(take_file(memory, sizeof memory).n, 0);
+    smp_errors_destroy(errors);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(checksums_are_the_known_ones),
     cmocka_unit_test(events_hold_the_run),
     cmocka_unit_test(a_directory_that_cannot_be_made_is_told),
+    cmocka_unit_test(a_failed_write_is_told),
 };
 
 #else
