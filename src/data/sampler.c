@@ -40,14 +40,9 @@ uint64_t smp_permute(uint64_t key, uint64_t n, uint64_t i)
     return i;
 }
 
-static bool drops(const smp_sampler *s)
-{
-    return s->drop_last && s->n >= s->ranks;
-}
-
 uint64_t smp_sampler_per_epoch(const smp_sampler *s)
 {
-    return drops(s) ? s->n / s->ranks : smp_ceil_div(s->n, s->ranks);
+    return s->drop_last ? s->n / s->ranks : smp_ceil_div(s->n, s->ranks);
 }
 
 uint64_t smp_sampler_at(const smp_sampler *s, uint32_t rank, uint64_t at)

@@ -13,10 +13,10 @@
 #include "smp.h"
 
 typedef struct smp_sampler {
-    uint64_t n;                /* samples, at least 1 */
+    uint64_t n;                /* samples, at least 1; with drop_last at least `ranks` */
     uint32_t ranks;
     uint64_t seed;
-    bool shuffle, drop_last;   /* drop_last has no effect where n < ranks */
+    bool shuffle, drop_last;
 } smp_sampler;
 
 uint64_t smp_sampler_per_epoch(const smp_sampler *sampler); /* samples of each rank */

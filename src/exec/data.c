@@ -146,14 +146,33 @@ static smp_status start_threads(smp_loader *l, smp_errors *errors)
                                  strerror(error));
 }
 
+/* An epoch gives every rank a sample. */
+static smp_status check_round(const smp_samples *samples, const smp_loader_options *options,
+                              smp_errors *errors)
+{
+    if (!options->drop_last || samples->n >= options->data_ranks) {
+        return SMP_OK;
+    }
+    return smp_fail(errors, SMP_INPUT,
+                    &(smp_place){ .file = smp_tokens_facts_of(samples->tokens)->path },
+                    "%llu sample%s; a round of %u data ranks needs one for each, and what does "
+                    "not fill a round is dropped, but with --no-drop-last",
+                    (unsigned long long)samples->n, samples->n > 1 ? "s" : "",
+                    options->data_ranks);
+}
+
 smp_status smp_loader_create(const smp_samples *samples, const smp_loader_options *options,
                              smp_errors *errors, smp_loader **loader_p)
 {
     smp_loader *l = smp_heap_alloc(1, sizeof *l);
     const smp_loader_state *start = &options->start;
     uint64_t tokens = smp_mul(options->rows, samples->seq);
-    smp_status status;
+    smp_status status = check_round(samples, options, errors);
 
+    if (status != SMP_OK) {
+        free(l);
+        return status;
+    }
     l->samples = samples;
     l->options = *options;
     l->sampler = (smp_sampler){ .n = samples->n, .ranks = options->data_ranks,

@@ -50,7 +50,7 @@ typedef struct smp_loaded {
 } smp_loaded;
 
 typedef struct smp_loader smp_loader;
-/* `samples` must outlive the loader. */
+/* `samples` must outlive the loader.  With drop_last, fewer of them than data ranks fail. */
 SMP_CHECK smp_status smp_loader_create(const smp_samples *samples,
                                        const smp_loader_options *options, smp_errors *errors,
                                        smp_loader **loader_p);

@@ -168,6 +168,12 @@ static smp_status make_loaders(worker *w)
                                               s->random_seed, o->shuffle } };
     smp_status status = smp_loader_create(&t->data.samples, &options, w->errors, &w->loader);
 
+    if (status == SMP_OK && w->rank == 0 && t->data.samples.n < job->batch.global_batch) {
+        smp_log_line(t->log, "warning: samples repeat within a step: there are %llu, a global "
+                             "batch has %llu",
+                     (unsigned long long)t->data.samples.n,
+                     (unsigned long long)job->batch.global_batch);
+    }
     if (status == SMP_OK && t->validation.tokens) {
         status = smp_validation_create(&t->validation.samples, &options, o->validation_batches,
                                        w->errors, &w->validation);

@@ -259,7 +259,15 @@ cut_down() {
         test "$found" -eq 1 && says "^smp-exec: .* has become shorter while" err || return 1
     done
 }
+# Documents of which there are fewer than a global batch (8): said once, and trained on.
+repeats() {
+    ends 0 -d "$work/short" --eot 10 --pad longest --steps 1 &&
+        ! says "^warning: " out >/dev/null && ends 0 -d "$work/three" --eot 10 --pad longest --steps 2 &&
+        test "$(grep -c '^warning: .*: there are 3, a global batch has 8$' "$work/out")" -eq 1
+}
 ./smp-exec --help >"$work/help" 2>&1
+printf 'abc\nde\ngh\n' >"$work/three"
+printf 'abc\n' >"$work/one"
 printf '%s ' 0123456789 0123456789 0123456789 0123456789 0123456789 >"$work/few"
 printf 'AB\377' >"$work/far"
 cat "$text" >>"$work/far"
@@ -273,7 +281,7 @@ echo 'head zeros' >"$work/rules"
 echo '*.1.input_layernorm.weight constant 3e38' >"$work/huge"
 sed 's/"vocab_size": 256/"vocab_size": 200/' "$work/tiny.json" >"$work/small.json"
 
-echo 1..66
+echo 1..69
 check "help" ends 0 --help
 check "trains" ends 0 -d "$text" --steps 2
 check "says what it does" says "^step 2  loss 5\.[0-9]*  norm .* lr .* tok/s  mfu .*%" out
@@ -356,6 +364,11 @@ check "a trace that cannot be written" wrong 1 "none/t.json: cannot be written" 
 check "a loss scale by its name" ends 0 -d "$text" --steps 1 --loss-scale dynamic
 check "no loss scale" wrong 2 "--loss-scale: 'big': must be" -d "$text" --loss-scale big
 check "a data file that is cut while it is read" cut_down
+check "fewer samples than a global batch" repeats
+check "fewer samples than data ranks" wrong 2 "1 sample; a round of 2 data ranks .*--no-drop-last" \
+    -d "$work/one" --eot 10 --pad longest
+check "which can be filled up" ends 0 -d "$work/one" --eot 10 --pad longest --no-drop-last \
+    --steps 1
 check "no output is written over what is read or another" over_inputs
 check "a file on standard output is alone there" alone
 check "of which there is one" wrong 2 "standard output: is also what --metrics writes" \
