@@ -120,6 +120,36 @@ static char *find_index(smp_tokens *tokens, const char *path)
     return index;
 }
 
+smp_status smp_check_name(const char *path, smp_errors *errors)
+{
+    const smp_place place = { .file = path };
+    smp_status status = SMP_OK;
+    struct stat facts;
+    char *index;
+
+    if (strcmp(path, "-") == 0 || (stat(path, &facts) == 0 && !S_ISREG(facts.st_mode))) {
+        return SMP_OK;
+    }
+    if (!ends_in(path, ".bin")) {
+        return smp_fail(errors, SMP_INPUT, &place,
+                        "would be read as text: a file of tokens has a name that ends in .bin");
+    }
+    index = with_suffix(path, 4, ".idx");
+    if (exists(index)) {
+        status = smp_fail(errors, SMP_INPUT, &place,
+                          "would be read as Megatron's, with %s: give another name", index);
+    }
+    free(index);
+    return status;
+}
+
+bool smp_tokens_magic(const unsigned char first[SMP_TOKENS_MAGIC_BYTES])
+{
+    uint64_t magic = smp_le(first, SMP_TOKENS_MAGIC_BYTES);
+
+    return magic == SMP_LLMC_MAGIC || magic == SMP_LLMC_WIDE_MAGIC;
+}
+
 /* Header of llm.c: 256 int32, of which magic, version and number of tokens are used. */
 static smp_status read_header(smp_tokens *tokens, bool wide, smp_errors *errors)
 {
@@ -156,17 +186,15 @@ static smp_status read_header(smp_tokens *tokens, bool wide, smp_errors *errors)
 static smp_status read_plain(smp_tokens *tokens, smp_errors *errors)
 {
     const smp_place place = { .file = tokens->path };
-    uint64_t magic, bytes = tokens->file.bytes;
+    uint64_t bytes = tokens->file.bytes;
 
     tokens->first = tokens->file.at;
     tokens->facts.format = ends_in(tokens->path, ".bin") ? SMP_TOKENS_NANOGPT : SMP_TOKENS_TEXT;
     tokens->facts.token_bytes = tokens->facts.format == SMP_TOKENS_TEXT ? 1 : 2;
     tokens->facts.tokens = bytes / tokens->facts.token_bytes;
-    if (tokens->facts.format == SMP_TOKENS_NANOGPT && bytes >= 8) {
-        magic = smp_le(tokens->first, 4);
-        if (magic == SMP_LLMC_MAGIC || magic == SMP_LLMC_WIDE_MAGIC) {
-            return read_header(tokens, magic == SMP_LLMC_WIDE_MAGIC, errors);
-        }
+    if (tokens->facts.format == SMP_TOKENS_NANOGPT && bytes >= 8
+        && smp_tokens_magic(tokens->first)) {
+        return read_header(tokens, smp_le(tokens->first, 4) == SMP_LLMC_WIDE_MAGIC, errors);
     }
     if (bytes % tokens->facts.token_bytes != 0) {
         return smp_fail(errors, SMP_INPUT, &place,

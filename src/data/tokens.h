@@ -45,7 +45,12 @@ uint64_t smp_tokens_document(const smp_tokens *tokens, uint64_t i);
 /* The document that holds token i: the last one that begins at i or before. */
 uint64_t smp_tokens_document_of(const smp_tokens *tokens, uint64_t i);
 
-/* Writes LLMC or NANOGPT; the file appears when it is complete. */
+/* Bytes that begin llm.c's header; no text in UTF-8 begins so. */
+enum { SMP_TOKENS_MAGIC_BYTES = 4 };
+bool smp_tokens_magic(const unsigned char first[SMP_TOKENS_MAGIC_BYTES]);
+
+/* Writes LLMC or NANOGPT; the file appears when it is complete.  A name under which it would be
+ * read as something else is an input error, and so is, at the end, that there is no token. */
 typedef struct smp_tokens_writer smp_tokens_writer;
 SMP_CHECK smp_status smp_tokens_create(const char *path, smp_token_format format,
                                        smp_errors *errors, smp_tokens_writer **writer_p);

@@ -28,6 +28,9 @@ SMP_CHECK smp_status smp_map_file(const char *path, smp_errors *errors, smp_mapp
 void smp_unmap_file(smp_mapped *mapped);
 uint64_t smp_le(const unsigned char *at, uint32_t bytes); /* little endian, 1 to 8 bytes */
 
+/* Fails for a regular file's name that is not that of llm.c's or nanoGPT's tokens. */
+SMP_CHECK smp_status smp_check_name(const char *path, smp_errors *errors);
+
 /* Fills facts, `first` and `begins` from the index; tokens->file is mapped. */
 SMP_CHECK smp_status smp_megatron_read(smp_tokens *tokens, const char *index_path,
                                        smp_errors *errors);

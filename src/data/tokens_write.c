@@ -18,6 +18,7 @@ struct smp_tokens_writer {
     char *path;
     smp_token_format format;
     uint64_t tokens;
+    int error;                 /* the number of the first one, or 0 */
 };
 
 static void put_le(unsigned char *at, uint32_t value)
@@ -41,9 +42,12 @@ smp_status smp_tokens_create(const char *path, smp_token_format format, smp_erro
                              smp_tokens_writer **writer_p)
 {
     smp_tokens_writer *writer = smp_heap_alloc(1, sizeof *writer);
-    smp_status status = smp_file_create(path, errors, &writer->file);
+    smp_status status = smp_check_name(path, errors);
     smp_text copy = { 0 };
 
+    if (status == SMP_OK) {
+        status = smp_file_create(path, errors, &writer->file);
+    }
     if (status != SMP_OK) {
         free(writer);
         return status;
@@ -62,7 +66,10 @@ void smp_tokens_put(smp_tokens_writer *writer, uint16_t token)
 {
     const unsigned char bytes[2] = { (unsigned char)token, (unsigned char)(token >> 8) };
 
-    (void)fwrite(bytes, 1, sizeof bytes, smp_file_stream(writer->file)); /* commit tells */
+    if (fwrite(bytes, 1, sizeof bytes, smp_file_stream(writer->file)) < sizeof bytes
+        && writer->error == 0) {
+        writer->error = errno; /* commit tells */
+    }
     writer->tokens++;
 }
 
@@ -81,8 +88,8 @@ static smp_status finish_header(smp_tokens_writer *writer, smp_errors *errors)
     }
     if (fseek(smp_file_stream(writer->file), 0, SEEK_SET) != 0) {
         return smp_fail(errors, SMP_SYSTEM, &place,
-                        "its header cannot be written: %s; --format nanogpt has none",
-                        strerror(errno));
+                        "its header cannot be written: %s%s", strerror(errno),
+                        errno == ESPIPE ? "; --format nanogpt has none" : "");
     }
     write_header(writer);
     return SMP_OK;
@@ -90,8 +97,18 @@ static smp_status finish_header(smp_tokens_writer *writer, smp_errors *errors)
 
 smp_status smp_tokens_commit(smp_tokens_writer *writer, smp_errors *errors)
 {
-    smp_status status = finish_header(writer, errors);
+    const smp_place place = { .file = writer->path };
+    smp_status status;
 
+    if (writer->tokens == 0) {
+        status = smp_fail(errors, SMP_INPUT, &place,
+                          "there is no token to write: what was read is empty");
+    } else if (writer->error != 0) {
+        status = smp_fail(errors, SMP_SYSTEM, &place, "writing failed: %s",
+                          strerror(writer->error));
+    } else {
+        status = finish_header(writer, errors);
+    }
     if (status == SMP_OK) {
         status = smp_file_commit(writer->file, errors);
     } else {

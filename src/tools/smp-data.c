@@ -13,21 +13,21 @@
 #include <unistd.h>
 
 typedef struct options {
-    const char *output, *format, *tokenizer, *eot, *first;
-    uint64_t count;
+    const char *output, *format, *tokenizer, *eot, *first, *count;
 } options;
 
 static const cli_option table[] = {
     CLI_HEADING("Options"),
-    CLI_TEXT("output", 'o', "FILE", options, output, "encode: tokens; decode: text, default -"),
+    CLI_TEXT("output", 'o', "FILE", options, output,
+             "encode: tokens, a name that ends in .bin, or -; decode: text, default -"),
     CLI_TEXT("format", 0, "WHAT", options, format,
              "encode: llm.c (default) with a header, or nanogpt without"),
     CLI_TEXT("eot", 0, "ID", options, eot,
              "encode: put this token, at most 256, behind each file; info: it ends documents"),
     CLI_TEXT("tokenizer", 0, "NAME", options, tokenizer,
-             "byte (default): a byte is a token, 256 ends a text"),
+             "encode, decode: byte (default): a byte is a token, 256 ends a text"),
     CLI_TEXT("first", 0, "N", options, first, "decode: from token N on, from 0; default: 0"),
-    CLI_U64("count", 'n', "N", options, count, "decode: so many tokens; default: all"),
+    CLI_TEXT("count", 'n', "N", options, count, "decode: so many tokens; default: all"),
     CLI_COMMON_OPTIONS
 };
 
@@ -89,6 +89,30 @@ static smp_status check_tokenizer(const options *o, smp_errors *errors)
                     "%s: only byte is there; other tokenizers (a tokenizer.json, say) are not "
                     "read: make a .bin or .bin and .idx with their own tools",
                     o->tokenizer);
+}
+
+/* An option that the command does not read is a mistake. */
+static smp_status check_options(const options *o, const char *command, smp_errors *errors)
+{
+    const struct { const char *value, *name, *first, *second; } all[] = {
+        { o->output, "--output", "encode", "decode" },
+        { o->format, "--format", "encode", NULL },
+        { o->eot, "--eot", "encode", "info" },
+        { o->tokenizer, "--tokenizer", "encode", "decode" },
+        { o->first, "--first", "decode", NULL },
+        { o->count, "--count", "decode", NULL },
+    };
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const char *first = all[i].first, *second = all[i].second ? all[i].second : "";
+
+        if (all[i].value && strcmp(command, first) != 0 && strcmp(command, second) != 0) {
+            return smp_fail(errors, SMP_INPUT, &(smp_place){ .file = all[i].name },
+                            "is an option of %s%s%s, not of %s", first,
+                            all[i].second ? " and " : "", second, command);
+        }
+    }
+    return SMP_OK;
 }
 
 /* ---- info ---- */
@@ -164,25 +188,43 @@ static smp_status read_format(const options *o, smp_errors *errors, smp_token_fo
     return smp_fail(errors, SMP_INPUT, &place, "%s: must be llm.c or nanogpt", o->format);
 }
 
+/* A file of tokens in place of text is a mistake that would go unnoticed. */
+static smp_status encode_stream(smp_tokens_writer *writer, FILE *stream, const char *path,
+                                smp_errors *errors)
+{
+    const smp_place place = { .file = path };
+    unsigned char first[SMP_TOKENS_MAGIC_BYTES] = { 0 };
+    size_t n = fread(first, 1, sizeof first, stream);
+    int byte;
+
+    if (n == sizeof first && smp_tokens_magic(first)) {
+        return smp_fail(errors, SMP_INPUT, &place, "begins as llm.c's tokens do, not as text");
+    }
+    for (size_t i = 0; i < n; i++) {
+        smp_tokens_put(writer, first[i]);
+    }
+    while (n == sizeof first && (byte = getc(stream)) != EOF) {
+        smp_tokens_put(writer, (uint16_t)byte);
+    }
+    if (ferror(stream)) {
+        return smp_fail(errors, errno == EISDIR ? SMP_INPUT : SMP_SYSTEM, &place, "%s",
+                        strerror(errno));
+    }
+    return SMP_OK;
+}
+
 static smp_status encode_file(smp_tokens_writer *writer, const char *path, smp_errors *errors)
 {
     const smp_place place = { .file = path };
     bool standard = strcmp(path, "-") == 0;
     FILE *file = standard ? stdin : fopen(path, "re");
-    smp_status status = SMP_OK;
-    int byte;
+    smp_status status;
 
     if (!file) {
         return smp_fail(errors, SMP_INPUT, &place, "%s", strerror(errno));
     }
     errno = 0;
-    while ((byte = getc(file)) != EOF) {
-        smp_tokens_put(writer, (uint16_t)byte);
-    }
-    if (ferror(file)) {
-        status = smp_fail(errors, errno == EISDIR ? SMP_INPUT : SMP_SYSTEM, &place, "%s",
-                          strerror(errno));
-    }
+    status = encode_stream(writer, file, path, errors);
     if (!standard) {
         (void)fclose(file);
     }
@@ -282,27 +324,44 @@ static smp_status write_text(const options *o, const smp_tokens *tokens, uint64_
     return status;
 }
 
+static smp_status decode_part(const options *o, const smp_tokens *tokens, uint64_t first,
+                              uint64_t count, smp_errors *errors)
+{
+    const smp_tokens_facts *f = smp_tokens_facts_of(tokens);
+
+    if (first >= f->tokens) {
+        return smp_fail(errors, SMP_INPUT, &(smp_place){ .file = "--first" },
+                        "%llu: %s has %llu tokens, from 0 on", (unsigned long long)first,
+                        f->path, (unsigned long long)f->tokens);
+    }
+    return write_text(o, tokens, first,
+                      count < f->tokens - first ? first + count : f->tokens, errors);
+}
+
 static smp_status decode(const options *o, const char *path, smp_errors *errors)
 {
     smp_tokens *tokens = NULL;
     cli_paths paths = { 0 };
-    uint64_t first = 0, n, end;
-    smp_status status = check_tokenizer(o, errors), apart;
+    uint64_t first = 0, count = UINT64_MAX;
+    smp_status status = check_tokenizer(o, errors), one;
 
-    if (status == SMP_OK && o->first) {
-        status = cli_number("--first", o->first, 0, UINT32_MAX, errors, &first);
+    if (o->first) {
+        one = cli_number("--first", o->first, 0, UINT64_MAX, errors, &first);
+        status = status == SMP_OK ? one : status;
+    }
+    if (o->count) {
+        one = cli_number("--count", o->count, 1, UINT64_MAX, errors, &count);
+        status = status == SMP_OK ? one : status;
     }
     cli_paths_read_tokens(&paths, "tokens", path);
     cli_paths_write(&paths, "-o", o->output, "");
-    apart = cli_paths_check(&paths, errors);
-    status = status == SMP_OK ? apart : status;
+    one = cli_paths_check(&paths, errors);
+    status = status == SMP_OK ? one : status;
     if (status == SMP_OK) {
         status = smp_tokens_open(path, SMP_NO_SEPARATOR, errors, &tokens);
     }
     if (status == SMP_OK) {
-        n = smp_tokens_facts_of(tokens)->tokens;
-        end = o->count > 0 && first < n && o->count < n - first ? first + o->count : n;
-        status = write_text(o, tokens, first, end, errors);
+        status = decode_part(o, tokens, first, count, errors);
     }
     smp_tokens_close(tokens);
     return status;
@@ -323,6 +382,9 @@ static smp_status run(const options *o, const cli_list *operands, smp_errors *er
     if (operands->count < 2 || ((is_info || is_decode) && operands->count > 2)) {
         return smp_fail(errors, SMP_INPUT, NULL, "%s: %s", command,
                         operands->count < 2 ? "a file is missing" : "takes one file");
+    }
+    if (check_options(o, command, errors) != SMP_OK) {
+        return SMP_INPUT;
     }
     if (is_info) {
         return info(o, operands->values[1], errors);
