@@ -324,8 +324,12 @@ static void fail_mapped(int number)
 {
     static const char text[] = "smp-exec: a page cannot be read: a data file has become "
                                "shorter while it was in use\n";
+    static atomic_flag told = ATOMIC_FLAG_INIT;
 
     (void)number;
+    while (atomic_flag_test_and_set(&told)) { /* another thread says it and ends all */
+        (void)pause();
+    }
     (void)!write(STDERR_FILENO, text, sizeof text - 1);
     _exit(SMP_SYSTEM);
 }

@@ -68,6 +68,28 @@ killed_by_two() {
     echo "status $found"
     test "$found" -gt 128
 }
+# A data file that becomes shorter, whichever thread reads it: rank, loader, or a stream.
+cut_down() {
+    for late in "" --async "--loader-threads 0"; do
+        cp "$text" "$work/cut"
+        rm -f "$work/m"
+        # shellcheck disable=SC2086
+        ./smp-exec $job -d "$work/cut" --steps 1000000 --metrics "$work/m" $late >"$work/out" \
+            2>"$work/err" &
+        process=$!
+        tries=0
+        until test -s "$work/m" || test "$tries" -ge 300; do
+            tries=$((tries + 1))
+            sleep 0.1
+        done
+        : >"$work/cut"
+        wait "$process"
+        found=$?
+        echo "status $found $late"
+        test "$found" -eq 1 && test "$(wc -l <"$work/err")" -eq 1 &&
+            says "^smp-exec: .* has become shorter while" err || return 1
+    done
+}
 # Tasks of a trace's first process: name, operation, layer, micro-batch, stream.
 tasks_of() {
     sed -n 's/^{"name":"\([^"]*\)".*"ph":"X".*"pid":1,"tid":\([0-9]*\),"args":{\("op":.*"micro_batch":[0-9]*\),.*/\1 \2 \3/p' \
@@ -237,27 +259,6 @@ memory() {
     ends 0 -d "$text" --steps 1 --device-memory "$bytes" &&
         wrong 3 "$((bytes - 1)) bytes: the step program of rank 0 needs $bytes" \
             -d "$text" --device-memory "$((bytes - 1))"
-}
-# A data file that becomes shorter, whichever thread reads it: rank, loader, or a stream.
-cut_down() {
-    for late in "" --async "--loader-threads 0"; do
-        cp "$text" "$work/cut"
-        rm -f "$work/m"
-        # shellcheck disable=SC2086
-        ./smp-exec $job -d "$work/cut" --steps 1000000 --metrics "$work/m" $late >"$work/out" \
-            2>"$work/err" &
-        process=$!
-        tries=0
-        until test -s "$work/m" || test "$tries" -ge 300; do
-            tries=$((tries + 1))
-            sleep 0.1
-        done
-        : >"$work/cut"
-        wait "$process"
-        found=$?
-        echo "status $found $late"
-        test "$found" -eq 1 && says "^smp-exec: .* has become shorter while" err || return 1
-    done
 }
 # Documents of which there are fewer than a global batch (8): said once, and trained on.
 repeats() {
