@@ -105,8 +105,8 @@ check "negative" bad "must be a whole number" $small --global-batch -4
 check "2^64" bad "must be a whole number" $small --global-batch 18446744073709551616
 check "too many micro-batches" bad "makes 131072 micro-batches" --model Llama-2-7B \
     --cluster p4d.24xlarge --nodes 1 --global-batch 1048576
-check "a step of months" bad "must be at most 13" --model gpt2 --cluster cpu --nodes 1 \
-    --global-batch 100000
+check "a step of months" bad "must be at most 13" --model Llama-2-7B --cluster cpu --gpus 1 \
+    --global-batch 60000
 sed 's/: 1024/: 1073741824/' "$srcdir/examples/small.json" >"$work/long.json"
 check "counts beyond 2^64" bad "more than 2^64" --model "$work/long.json" --cluster dgx-h100 \
     --nodes 1 --seq-len 1073741824
