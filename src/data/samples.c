@@ -58,8 +58,9 @@ smp_status smp_samples_init(const smp_tokens *tokens, uint64_t seq, bool padded,
     }
     if (s.n == 0) {
         return smp_fail(errors, SMP_INPUT, &place,
-                        "%llu tokens; a sequence of %llu needs one more than that",
-                        (unsigned long long)facts->tokens, (unsigned long long)seq);
+                        "%llu tokens; a sequence of %llu needs %llu, with the last target",
+                        (unsigned long long)facts->tokens, (unsigned long long)seq,
+                        (unsigned long long)seq + 1);
     }
     *samples_p = s;
     return SMP_OK;

@@ -10,6 +10,7 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,6 +86,11 @@ static smp_status finish_header(smp_tokens_writer *writer, smp_errors *errors)
         return smp_fail(errors, SMP_INPUT, &place,
                         "%llu tokens: llm.c's header counts to 2147483647",
                         (unsigned long long)writer->tokens);
+    }
+    if ((fcntl(fileno(smp_file_stream(writer->file)), F_GETFL) & O_APPEND) != 0) {
+        return smp_fail(errors, SMP_INPUT, &place,
+                        "its header cannot be written: output is appended to what is there; "
+                        "--format nanogpt has none");
     }
     if (fseek(smp_file_stream(writer->file), 0, SEEK_SET) != 0) {
         return smp_fail(errors, SMP_SYSTEM, &place,

@@ -140,7 +140,20 @@ static const char *json_number(double x, char text[32])
 /* In place of the rates of a step that trained. */
 static const char *why_skipped(const smp_exec_step *s)
 {
-    return s->rows_cut > 0 ? "skipped: moe_rows_factor has too few rows" : "skipped: overflow";
+    return s->rows_cut > 0 ? "skipped: no room for expert rows" : "skipped: overflow";
+}
+
+/* Dynamic ones are powers of two, and large. */
+static void show_scale(double scale, char text[32])
+{
+    int power = 0;
+    bool exact = !(frexp(scale, &power) > 0.5) && scale >= 1024;
+
+    if (exact) {
+        (void)snprintf(text, 32, "  scale 2^%d", power - 1);
+    } else {
+        (void)snprintf(text, 32, "  scale %g", scale);
+    }
 }
 
 static void print_step(smp_log *log, uint64_t step, const smp_exec_step *s,
@@ -151,11 +164,12 @@ static void print_step(smp_log *log, uint64_t step, const smp_exec_step *s,
 
     log->scaled = log->scaled || s->loss_scale > 1 || s->loss_scale < 1;
     if (log->scaled) {
-        (void)snprintf(scale, sizeof scale, "  scale %g", s->loss_scale);
+        show_scale(s->loss_scale, scale);
     }
     n = snprintf(rates, sizeof rates, "%.0f tok/s", s->targets / s->seconds);
     if (s->mfu > 0) {
-        (void)snprintf(rates + n, sizeof rates - (size_t)n, "  mfu %.1f%%", 100 * s->mfu);
+        (void)snprintf(rates + n, sizeof rates - (size_t)n, "  mfu %.*f%%", log->scaled ? 0 : 1,
+                       100 * s->mfu);
     }
     wipe_bar(log);
     (void)fprintf(log->lines, "step %llu  loss %#.6g  norm %.4g  lr %.3g%s  %s\n",

@@ -12,6 +12,7 @@
 #include "step/lower.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- noting ---- */
 
@@ -64,24 +65,37 @@ static smp_status note_step(smp_steps *w, const smp_begun *b, const smp_pass *pa
     return smp_log_step(w->log, pass->step, s, pass->rank.program->arena_bytes, w->errors);
 }
 
-/* A dynamic loss scale is found by steps that overflow, from 2^32 on with SMP's rule; one that
- * is fixed, or 1, changes nothing about the next. */
+static bool same(float a, float b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* A dynamic loss scale is found by steps that overflow; one that stays where it is says nothing
+ * new of the next step. */
 static smp_status check_skipped(smp_steps *w, const smp_pass *pass)
 {
-    enum { FIXED = 16, DYNAMIC = 64 };
-    bool fixed = pass->rank.hyper.loss_scale > 0;
-    bool rows = pass->scalars[SMP_SCALAR_ROWS] > 0;
+    enum { MOST = 16 };
+    const float *state = pass->scalars;
+    float scale = state[SMP_SCALAR_LOSS_SCALE], shift = state[SMP_SCALAR_SHIFT];
+    bool stays = state[SMP_SCALAR_SKIP] > 0 && same(scale, w->scale) && same(shift, w->shift);
 
-    w->skipped = pass->scalars[SMP_SCALAR_SKIP] > 0 ? w->skipped + 1 : 0;
-    if (w->skipped < (fixed || rows ? FIXED : DYNAMIC)) {
+    w->skipped = stays ? w->skipped + 1 : 0;
+    w->scale = scale;
+    w->shift = shift;
+    if (w->skipped < MOST) {
         return SMP_OK;
     }
+    if (state[SMP_SCALAR_ROWS] > 0) {
+        return smp_fail(w->errors, SMP_SYSTEM, NULL,
+                        "step %llu: the last %d steps updated nothing: more rows came to an "
+                        "expert rank than moe_rows_factor has room for",
+                        (unsigned long long)(pass->step + 1), MOST);
+    }
     return smp_fail(w->errors, SMP_SYSTEM, NULL,
-                    "step %llu: the last %llu steps updated nothing: %s",
-                    (unsigned long long)(pass->step + 1), (unsigned long long)w->skipped,
-                    rows ? "more rows came to an expert rank than moe_rows_factor has room for"
-                         : "gradients overflow; a lower learning rate, clipping or another "
-                           "precision may help");
+                    "step %llu: the last %d steps updated nothing: gradients overflow with a "
+                    "loss scale of %g; a lower %s, or another precision, may help",
+                    (unsigned long long)(pass->step + 1), MOST, (double)scale,
+                    scale > 1 ? "scale or learning rate" : "learning rate");
 }
 
 /* The oldest step that was begun: waits for its end and says what it gave.  With `search` a

@@ -36,7 +36,8 @@ typedef struct smp_steps {
     smp_status next_status;    /* of it */
     uint64_t asked;            /* batches */
     double noted_s;            /* end of the last step that was noted */
-    uint64_t skipped;          /* steps in a row, up to the last, that updated nothing */
+    uint64_t skipped;          /* steps in a row, up to the last, that changed nothing at all */
+    float scale, shift;        /* of the loss, after the last step */
     uint32_t compiles;         /* programs that were noted */
     uint64_t capacity;         /* of result->steps */
 } smp_steps;

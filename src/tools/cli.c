@@ -11,8 +11,10 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifndef PACKAGE_VERSION
 #define PACKAGE_VERSION "0"
@@ -321,12 +323,15 @@ static smp_status take_short(parser *p, const char *argument)
     return smp_fail(p->errors, SMP_INPUT, NULL, "unknown option '%.40s'; see --help", argument);
 }
 
+static const char *running = "smp"; /* the program, for a signal handler */
+
 smp_status cli_parse(const cli_program *program, int argc, char **argv, void *fields,
                      cli_list *operands, smp_errors *errors, bool *done_p)
 {
     parser p = {.program = program, .argc = argc, .argv = argv, .fields = fields,
                 .errors = errors};
     bool only_operands = false;
+    running = program->name;
     for (p.at = 1; p.at < argc && !p.done; p.at++) {
         const char *argument = argv[p.at];
         smp_status status = SMP_OK;
@@ -353,9 +358,27 @@ smp_status cli_parse(const cli_program *program, int argc, char **argv, void *fi
 
 /* ----------------------------------------------------------- begin and end */
 
+/* A mapped file that becomes shorter leaves pages that are not there. */
+static void fail_mapped(int number)
+{
+    static const char text[] = ": a page cannot be read: a data file has become shorter while "
+                               "it was in use\n";
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    (void)number;
+    while (atomic_flag_test_and_set(&told)) { /* another thread says it and ends all */
+        (void)pause();
+    }
+    (void)!write(STDERR_FILENO, running, strlen(running));
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(SMP_SYSTEM);
+}
+
 void cli_begin(void)
 {
+    struct sigaction mapped = {.sa_handler = fail_mapped};
     signal(SIGPIPE, SIG_IGN);
+    (void)sigemptyset(&mapped.sa_mask);
+    (void)sigaction(SIGBUS, &mapped, NULL);
 }
 
 int cli_end(const char *program, smp_errors *errors)

@@ -137,7 +137,7 @@ static const cli_program program = {
     .n_option = sizeof table / sizeof table[0],
     .notes = "Exit status: 0 trained (or ended after a step by an interrupt; a second one\n"
              "kills), 1 the system failed, 2 an input or the usage is wrong, 3 the plan\n"
-             "needs more memory than --device-memory.",
+             "needs more memory than --device-memory or this machine has.",
     .examples = examples,
     .max_operands = 1
 };
@@ -319,28 +319,10 @@ static void interrupt(int number)
     }
 }
 
-/* A mapped file that becomes shorter leaves pages that are not there. */
-static void fail_mapped(int number)
-{
-    static const char text[] = "smp-exec: a page cannot be read: a data file has become "
-                               "shorter while it was in use\n";
-    static atomic_flag told = ATOMIC_FLAG_INIT;
-
-    (void)number;
-    while (atomic_flag_test_and_set(&told)) { /* another thread says it and ends all */
-        (void)pause();
-    }
-    (void)!write(STDERR_FILENO, text, sizeof text - 1);
-    _exit(SMP_SYSTEM);
-}
-
 static void catch_signals(void)
 {
     struct sigaction action = { .sa_handler = interrupt, .sa_flags = SA_RESTART };
-    struct sigaction mapped = { .sa_handler = fail_mapped };
 
-    (void)sigemptyset(&mapped.sa_mask);
-    (void)sigaction(SIGBUS, &mapped, NULL);
     (void)sigemptyset(&action.sa_mask);
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);

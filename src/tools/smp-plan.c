@@ -161,6 +161,14 @@ static void set_options(const options *o, smp_progress *progress, smp_plan_optio
     how->progress_context = progress;
 }
 
+/* A file that is written to standard output has it for itself. */
+static FILE *report_stream(const options *o, const char *export_path)
+{
+    const bool taken = (o->output && strcmp(o->output, "-") == 0) ||
+                       (export_path && strcmp(export_path, "-") == 0);
+    return taken ? stderr : stdout;
+}
+
 static smp_status search(const options *o, const smp_job *job, const char *export_path,
                          smp_errors *errors)
 {
@@ -179,7 +187,7 @@ static smp_status search(const options *o, const smp_job *job, const char *expor
     if (st != SMP_OK && st != SMP_INFEASIBLE) {
         return st;
     }
-    smp_status printed = smp_plan_print(plan, o->json, stdout, errors);
+    smp_status printed = smp_plan_print(plan, o->json, report_stream(o, export_path), errors);
     if (printed == SMP_OK && st == SMP_OK) {
         printed = write_files(o, export_path, plan, errors);
     }
@@ -226,7 +234,8 @@ static smp_status compare(const options *o, const cli_offers *offers,
     if (st != SMP_OK && st != SMP_INFEASIBLE) {
         return st;
     }
-    smp_status printed = smp_fleet_print(fleet, o->json, stdout, errors);
+    smp_status printed = smp_fleet_print(fleet, o->json, report_stream(o, export_path),
+                                         errors);
     if (printed == SMP_OK && st == SMP_OK) {
         printed = write_files(o, export_path, smp_fleet_best(fleet), errors);
     }

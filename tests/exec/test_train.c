@@ -291,7 +291,7 @@ static void wrong_data_are_refused(void **state)
                 "token 255 at 3: the model's vocabulary has 97");
     t.options.data = check_file(far, 16);
     check_fails(smp_exec_run(&t.job, &t.options, t.errors, &t.result), SMP_INPUT, t.errors,
-                "16 tokens; a sequence of 16 needs one more");
+                "16 tokens; a sequence of 16 needs 17");
     t.options.data = "no such file";
     check_fails(smp_exec_run(&t.job, &t.options, t.errors, &t.result), SMP_INPUT, t.errors,
                 "no such file");

@@ -64,7 +64,12 @@ others() {
     done
 }
 
-echo 1..41
+appended() {
+    ./smp-data encode "$work/a" -o - >>"$work/appended" 2>"$work/err"
+    test $? -eq 2 && says "output is appended to" err
+}
+
+echo 1..42
 check "help" ./smp-data --help
 check "with a header and back" round_trip
 check "what is in it" tells "format       llm.c, 2 bytes" "$work/t.bin"
@@ -125,3 +130,4 @@ check "a part of nothing" wrong 2 "^smp-data: --count: '0': must be" decode "$wo
 check "what info does not read" others info --first --count --output --format --tokenizer
 check "what encode and decode do not read" eval 'others encode --first --count &&
     others decode --eot --format'
+check "a header in the midst of a file" appended

@@ -7,7 +7,7 @@ program=./smp-plan
 small="--model $srcdir/configs/models/gpt2.json --cluster dgx-h100 --gpus 2 --seq-len 512 \
 --global-batch 16"
 
-echo 1..34
+echo 1..35
 check "help" ends 0 --help
 check "help names the options" says --pareto out
 check "version" ends 0 --version
@@ -21,6 +21,11 @@ check "prints the same bytes" cmp "$work/first" "$work/out"
 # shellcheck disable=SC2086
 check "JSON and a plan file" ends 0 $small --json -o "$work/plan.json" --export smp-v2 \
     "$work/smp.json"
+# shellcheck disable=SC2086
+alone() {
+    "$program" $small -o - 2>"$work/err" | cmp - "$work/plan.json" && says "Why not" err
+}
+check "a plan on standard output is alone there" alone
 check "JSON has the search" says '"exhausted": true' out
 check "the plan file is there" grep -q '"smp_plan": 1' "$work/plan.json"
 # shellcheck disable=SC2086
