@@ -31,6 +31,14 @@ same_again() {
     sed 's/, "seconds".*/}/' "$work/b" >"$work/b1"
     test "$(grep -c '^{"step": [123], .*}$' "$work/a1")" -eq 3 && cmp "$work/a1" "$work/b1"
 }
+# in_time COMMAND...: until it succeeds, or half a minute has gone.
+in_time() {
+    tries=0
+    until "$@" || test "$tries" -ge 300; do
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+}
 # interrupted SIGNAL: it comes after a step was written.
 interrupted() {
     rm -f "$work/m"
@@ -38,11 +46,7 @@ interrupted() {
     ./smp-exec $job -d "$text" --steps 1000000 --metrics "$work/m" >"$work/out" \
         2>"$work/err" &
     process=$!
-    tries=0
-    until test -s "$work/m" || test "$tries" -ge 300; do
-        tries=$((tries + 1))
-        sleep 0.1
-    done
+    in_time test -s "$work/m"
     kill -s "$1" "$process"
     wait "$process"
     found=$?
@@ -55,11 +59,7 @@ killed_by_two() {
     # shellcheck disable=SC2086
     ./smp-exec $job -d "$text" --global-batch 262144 -v >"$work/out" 2>"$work/err" &
     process=$!
-    tries=0
-    until grep -q '^init  all' "$work/out" || test "$tries" -ge 300; do
-        tries=$((tries + 1))
-        sleep 0.1
-    done
+    in_time grep -q '^init  all' "$work/out"
     kill -s INT "$process"
     sleep 0.2
     kill -s INT "$process"
@@ -77,11 +77,7 @@ cut_down() {
         ./smp-exec $job -d "$work/cut" --steps 1000000 --metrics "$work/m" $late >"$work/out" \
             2>"$work/err" &
         process=$!
-        tries=0
-        until test -s "$work/m" || test "$tries" -ge 300; do
-            tries=$((tries + 1))
-            sleep 0.1
-        done
+        in_time test -s "$work/m"
         : >"$work/cut"
         wait "$process"
         found=$?
@@ -149,11 +145,7 @@ interrupted_validation() {
     ./smp-exec $job -d "$text" -e "$work/more" --eval-batches 100000 --steps 1 --metrics \
         "$work/m" --global-batch 16 >"$work/out" 2>"$work/err" &
     process=$!
-    tries=0
-    until test -s "$work/m" || test "$tries" -ge 300; do
-        tries=$((tries + 1))
-        sleep 0.1
-    done
+    in_time test -s "$work/m"
     kill -s INT "$process"
     wait "$process"
     found=$?
